@@ -1,0 +1,128 @@
+"""The failures a user can meet, each with its cause and remedy, and the checks that raise them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+
+class PilescoreError(Exception):
+    """Base class of every error that pilescore raises on purpose."""
+
+
+class InputError(PilescoreError, ValueError):
+    """An argument is not what was expected; the message names it, what it was and what would do."""
+
+
+class SmoothnessError(InputError):
+    """An operator takes more derivatives than the kernel has."""
+
+
+class MemoryLimitError(PilescoreError, MemoryError):
+    """The matrices of a computation would not fit in the memory that is available."""
+
+
+class NotPositiveDefiniteError(PilescoreError, np.linalg.LinAlgError):
+    """A covariance could not be factored; the message names the blocks involved and the remedies."""
+
+
+class PrecisionWarning(UserWarning):
+    """A result was computed, but rounding has taken most of its digits."""
+
+
+class OutsideDomainWarning(UserWarning):
+    """Observations lie outside every domain on which physics is imposed."""
+
+
+def require(condition: bool, argument: str, found: object, expected: str) -> None:
+    """Raise an `InputError` that names the argument, what it was and what was expected."""
+    if not condition:
+        raise InputError(f"{argument}: expected {expected}; got {describe(found)}")
+
+
+def describe(value: object) -> str:
+    """Describe a value for an error message: its shape where it has one, else its `repr`."""
+    shape = getattr(value, "shape", None)
+    if shape is not None and shape != ():
+        return f"an array of shape {tuple(shape)} and dtype {getattr(value, 'dtype', '?')}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def require_float64() -> None:
+    """Refuse to compute while JAX is in float32 mode."""
+    if not jax.config.jax_enable_x64:
+        raise InputError(
+            "JAX is in float32 mode, in which a log determinant loses all its digits. "
+            "pilescore turns float64 on when imported; something has turned it off since. "
+            'Call jax.config.update("jax_enable_x64", True), or unset JAX_ENABLE_X64=0.'
+        )
+
+
+def as_array(value: Any, argument: str) -> np.ndarray:
+    """Return `value` as a finite float64 array (integers and float32 are promoted exactly)."""
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:  # ragged nested sequences
+        raise InputError(f"{argument}: expected an array of real numbers; got {error}") from error
+    require(
+        array.dtype.kind in "fiu",
+        argument,
+        value if array.ndim == 0 else array,
+        "real numbers (a float or integer dtype)",
+    )
+    array = array.astype(np.float64)
+    bad = np.flatnonzero(~np.isfinite(array))
+    if bad.size:
+        where = tuple(int(i) for i in np.unravel_index(bad[0], array.shape))
+        raise InputError(
+            f"{argument}: expected finite numbers; {bad.size} of {array.size} are NaN or infinite, "
+            f"the first at index {where if array.ndim else '()'}"
+        )
+    return array
+
+
+def as_points(value: Any, argument: str) -> Float[np.ndarray, "n d"]:
+    """Return `value` as an array of `n` points in `d` dimensions; a flat array is `n` points on a line."""
+    array = as_array(value, argument)
+    if array.ndim == 1:
+        array = array[:, None]
+    require(array.ndim == 2, argument, array, "points as an array of shape (n, d)")
+    require(array.shape[0] > 0, argument, array, "at least one point (the block is empty)")
+    require(array.shape[1] > 0, argument, array, "points with at least one coordinate")
+    return array
+
+
+def as_vector(value: Any, argument: str, size: int, of: str) -> Float[np.ndarray, " n"]:
+    """Return `value` as a vector of the given length, or a scalar repeated to it."""
+    array = as_array(value, argument)
+    if array.ndim == 0:
+        return np.full(size, float(array))
+    require(array.shape == (size,), argument, array, f"a scalar or shape ({size},), one value for each {of}")
+    return array
+
+
+def as_positive(value: Any, argument: str) -> float:
+    """Return `value` as a positive float."""
+    array = as_array(value, argument)
+    require(array.ndim == 0, argument, value, "a single positive number")
+    require(float(array) > 0, argument, float(array), "a positive number")
+    return float(array)
+
+
+def as_count(value: Any, argument: str, least: int = 1) -> int:
+    """Return `value` as an integer that is at least `least`."""
+    good = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    require(good and int(value) >= least, argument, value, f"an integer of at least {least}")
+    return int(value)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join names for a message: `a`, `a and b`, `a, b and c`."""
+    if len(names) <= 1:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"

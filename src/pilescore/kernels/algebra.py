@@ -1,0 +1,280 @@
+"""Kernels made of kernels: sums, products, scaling, groups of coordinates, maps of the input."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..errors import as_array, require
+from .base import Kernel, MultiIndex, Point, Scalar, differentiable, differentiate, positive, raised, vanishes
+from .stationary import RBF, Cosine
+
+
+class Sum(Kernel):
+    """The sum of kernels, written `k1 + k2`."""
+
+    parts: tuple[Kernel, ...] = eqx.field(converter=lambda parts: _flatten(Sum, parts))
+
+    @property
+    def smoothness(self) -> float:
+        """That of the roughest part."""
+        return min(part.smoothness for part in self.parts)
+
+    def bears(self, alpha: MultiIndex) -> bool:
+        """Whether every part bears it."""
+        return all(part.bears(alpha) for part in self.parts)
+
+    def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
+        """Return the sum of the derivatives."""
+        return _sum([part.derivative(alpha, beta, x, y) for part in self.parts])
+
+    def check_dimension(self, dimension: int) -> None:
+        """Check every part."""
+        for part in self.parts:
+            part.check_dimension(dimension)
+
+
+class Product(Kernel):
+    """The product of kernels, written `k1 * k2`, differentiated by the rule of Leibniz."""
+
+    parts: tuple[Kernel, ...] = eqx.field(converter=lambda parts: _flatten(Product, parts))
+
+    smoothness = Sum.smoothness
+    bears = Sum.bears
+    check_dimension = Sum.check_dimension
+
+    def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
+        """Return `Σ C(α,α') C(β,β') ∂^{α'}∂^{β'} k1 · ∂^{α−α'}∂^{β−β'} (k2 k3 …)`."""
+
+        def product(parts: tuple[Kernel, ...], a: MultiIndex, b: MultiIndex) -> Scalar:
+            if len(parts) == 1:
+                return parts[0].derivative(a, b, x, y)
+            terms = []
+            for a1 in _below(a):
+                for b1 in _below(b):
+                    first = parts[0].derivative(a1, b1, x, y)
+                    if vanishes(first):
+                        continue
+                    rest = product(parts[1:], _minus(a, a1), _minus(b, b1))
+                    if not vanishes(rest):
+                        terms.append(_choose(a, a1) * _choose(b, b1) * first * rest)
+            return _sum(terms)
+
+        return product(self.parts, alpha, beta)
+
+
+class Scaled(Kernel):
+    """A kernel times a positive variance, written `2.0 * k`."""
+
+    variance: Float[Array, ""] = eqx.field(converter=positive("the factor of a kernel", vector=False))
+    kernel: Kernel
+
+    @property
+    def smoothness(self) -> float:
+        """That of the kernel."""
+        return self.kernel.smoothness
+
+    def bears(self, alpha: MultiIndex) -> bool:
+        """Whether the kernel bears it."""
+        return self.kernel.bears(alpha)
+
+    def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
+        """Return the kernel's derivative times the variance."""
+        value = self.kernel.derivative(alpha, beta, x, y)
+        return value if vanishes(value) else self.variance * value
+
+    def check_dimension(self, dimension: int) -> None:
+        """Check the kernel."""
+        self.kernel.check_dimension(dimension)
+
+
+class On(Kernel):
+    """A kernel on a group of coordinates, written `k.on(0)`; constant in the others."""
+
+    kernel: Kernel
+    axes: tuple[int, ...] = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        good = len(self.axes) > 0 and all(isinstance(a, int) and a >= 0 for a in self.axes)
+        require(good and len(set(self.axes)) == len(self.axes), "axes", self.axes, "distinct axes 0, 1, …")
+        self.kernel.check_dimension(len(self.axes))
+
+    @property
+    def smoothness(self) -> float:
+        """That of the kernel."""
+        return self.kernel.smoothness
+
+    def bears(self, alpha: MultiIndex) -> bool:
+        """Whether the kernel bears its part; the derivative along other coordinates is zero."""
+        return self.kernel.bears(tuple(alpha[a] for a in self.axes))
+
+    def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
+        """Return the kernel's derivative on its own coordinates, zero along any other."""
+        if any((alpha[i] or beta[i]) for i in range(len(alpha)) if i not in self.axes):
+            return 0.0
+        select = [tuple(v[a] for a in self.axes) for v in (alpha, beta, x, y)]
+        return self.kernel.derivative(*select)
+
+    def check_dimension(self, dimension: int) -> None:
+        """Require the coordinates to be there."""
+        have = f"points with {dimension} coordinates"
+        require(max(self.axes) < dimension, f"kernel on axes {self.axes}", have, "those axes to be there")
+
+
+class LinearMap(Kernel):
+    """The kernel `k(Ax, Ay)` of linearly mapped points.
+
+    Parameters
+    ----------
+    kernel
+        A kernel in `e` dimensions.
+    matrix
+        `A`, of shape (e, d).
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> ridge = ps.LinearMap(ps.RBF(0.3), [[1.0, -2.0]])  # varies across the line x = 2y only
+    >>> float(ridge((2.0, 1.0), (0.0, 0.0)))
+    1.0
+    """
+
+    kernel: Kernel
+    matrix: Float[Array, "e d"] = eqx.field(
+        converter=lambda v: jnp.asarray(as_array(v, "LinearMap matrix"))
+    )
+
+    @property
+    def smoothness(self) -> float:
+        """That of the kernel."""
+        return self.kernel.smoothness
+
+    def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
+        """Return the derivative by the chain rule `∂_{x_i} = Σ_k A_ki ∂_{u_k}`."""
+        A = self.matrix
+        u, v = (
+            tuple(_sum([A[k, i] * point[i] for i in range(A.shape[1])]) for k in range(A.shape[0]))
+            for point in (x, y)
+        )
+        terms = []
+        for (a, left), (b, right) in itertools.product(self._expand(alpha), self._expand(beta)):
+            value = self.kernel.derivative(a, b, u, v)
+            if not vanishes(value):
+                terms.append(left * right * value)
+        return _sum(terms)
+
+    def _expand(self, alpha: MultiIndex) -> list[tuple[MultiIndex, Scalar]]:
+        """Return `∂_x^α` as a list of (multi-index in u, coefficient)."""
+        rows = range(self.matrix.shape[0])
+        expansion: dict[MultiIndex, Scalar] = {(0,) * len(rows): 1.0}
+        for axis, order in enumerate(alpha):
+            for _ in range(order):
+                grown: dict[MultiIndex, Scalar] = {}
+                for (index, coefficient), k in itertools.product(expansion.items(), rows):
+                    key = raised(index, k)
+                    term = coefficient * self.matrix[k, axis]
+                    grown[key] = grown[key] + term if key in grown else term
+                expansion = grown
+        return list(expansion.items())
+
+    def check_dimension(self, dimension: int) -> None:
+        """Require as many coordinates as the matrix has columns."""
+        columns = self.matrix.shape[1]
+        have = f"points with {dimension} coordinates"
+        require(columns == dimension, "LinearMap matrix", have, f"{columns}, the columns of its matrix")
+        self.kernel.check_dimension(self.matrix.shape[0])
+
+
+class Warped(Kernel):
+    """The kernel `k(w(x), w(y))` of points moved by any smooth function.
+
+    Parameters
+    ----------
+    kernel
+        The kernel on the warped points.
+    warp
+        `w`: a JAX function from a point of shape (d,) to one of shape (e,); an Equinox module may hold
+        hyperparameters.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, pilescore as ps
+    >>> kernel = ps.Warped(ps.RBF(1.0), jnp.log)  # a length scale that grows with x
+    >>> bool(jnp.isclose(kernel((1.0,), (2.0,)), kernel((10.0,), (20.0,))))
+    True
+    """
+
+    kernel: Kernel
+    warp: Callable[[Array], Array]
+
+    @property
+    def smoothness(self) -> float:
+        """That of the kernel (the warp is taken to be smooth)."""
+        return self.kernel.smoothness
+
+    def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
+        """Return the derivative by autodiff of the warp and the kernel's own rule."""
+
+        def value(p: Array, q: Array) -> Scalar:
+            u, v = self.warp(p), self.warp(q)
+            zero = (0,) * len(u)
+            return differentiable(zero, zero, self.kernel, u, v)
+
+        return differentiate(value, alpha, beta, x, y)
+
+
+def spectral_mixture(weights: Any, frequencies: Any, bandwidths: Any) -> Kernel:
+    """Return the spectral mixture `Σ_q w_q exp(−½ Σ_i δ_i²/h_qi²) cos(2π f_q·δ)`.
+
+    Parameters
+    ----------
+    weights
+        `w`, positive, of shape (Q,).
+    frequencies, bandwidths
+        `f` and `h`, of shape (Q, d); bandwidths are positive.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> kernel = ps.spectral_mixture([1.0, 0.5], [[1.0], [3.0]], [[0.5], [0.2]])
+    >>> float(kernel((0.0,), (0.0,)))
+    1.5
+    """
+    w = as_array(weights, "weights")
+    f = as_array(frequencies, "frequencies")
+    h = as_array(bandwidths, "bandwidths")
+    require(w.ndim == 1 and w.size > 0, "weights", w, "shape (Q,), one for each component")
+    require(f.ndim == 2 and len(f) == len(w), "frequencies", f, f"shape ({len(w)}, d)")
+    require(h.shape == f.shape, "bandwidths", h, f"shape {f.shape}, as the frequencies")
+    parts = tuple(float(w[i]) * (RBF(h[i]) * Cosine(f[i])) for i in range(len(w)))
+    return parts[0] if len(parts) == 1 else Sum(parts)
+
+
+def _flatten(kind: type[Any], parts: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    flat: list[Kernel] = []
+    for part in parts:
+        flat.extend(part.parts if isinstance(part, kind) else (part,))
+    return tuple(flat)
+
+
+def _sum(terms: list[Scalar]) -> Scalar:
+    present = [term for term in terms if not vanishes(term)]
+    return sum(present[1:], start=present[0]) if present else 0.0
+
+
+def _below(alpha: MultiIndex) -> itertools.product[MultiIndex]:
+    return itertools.product(*(range(a + 1) for a in alpha))
+
+
+def _minus(alpha: MultiIndex, beta: MultiIndex) -> MultiIndex:
+    return tuple(a - b for a, b in zip(alpha, beta, strict=True))
+
+
+def _choose(alpha: MultiIndex, beta: MultiIndex) -> int:
+    return math.prod(math.comb(a, b) for a, b in zip(alpha, beta, strict=True))

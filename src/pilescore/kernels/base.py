@@ -1,0 +1,181 @@
+"""What every kernel offers: a value, its mixed partial derivatives, and how many of them it has."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..errors import as_array, require
+
+MultiIndex: TypeAlias = tuple[int, ...]
+"""Orders of differentiation, one for each coordinate: `(2, 0)` is ∂²/∂x² in two dimensions."""
+
+Scalar: TypeAlias = Any
+"""One real number: a float, a 0-d array or a tracer of one."""
+
+Point: TypeAlias = Sequence[Scalar] | Array
+"""The coordinates of one point."""
+
+
+class Kernel(eqx.Module):
+    """A covariance function `k(x, y)` of one pair of points, with its derivatives.
+
+    A kernel sees one pair of points; vectorising over pairs happens in `pilescore.gram` alone. A new
+    kernel is one class with a `derivative` and a `smoothness`; kernels add, multiply and scale.
+    """
+
+    @property
+    @abc.abstractmethod
+    def smoothness(self) -> float:
+        """The largest order of derivative that the kernel bears on each side (may be infinite)."""
+
+    @abc.abstractmethod
+    def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
+        """Return `∂₁^α ∂₂^β k(x, y)`; a derivative that vanishes identically is the float `0.0`."""
+
+    def bears(self, alpha: MultiIndex) -> bool:
+        """Whether `∂^α` may be applied on one side (and so on both)."""
+        return sum(alpha) <= self.smoothness
+
+    def check_dimension(self, dimension: int) -> None:
+        """Raise an `InputError` if the kernel cannot take points of this dimension."""
+        return
+
+    def __call__(self, x: Point, y: Point) -> Scalar:
+        """Return `k(x, y)`."""
+        zero = (0,) * len(x)
+        return self.derivative(zero, zero, x, y)
+
+    def __add__(self, other: Kernel) -> Kernel:
+        from .algebra import Sum
+
+        return Sum((self, other)) if isinstance(other, Kernel) else NotImplemented
+
+    def __mul__(self, other: Any) -> Kernel:
+        from .algebra import Product, Scaled
+
+        if isinstance(other, Kernel):
+            return Product((self, other))
+        return Scaled(other, self) if np.ndim(other) == 0 else NotImplemented
+
+    def __rmul__(self, other: Any) -> Kernel:
+        return self * other
+
+    def on(self, *axes: int) -> Kernel:
+        """Return this kernel acting on the given coordinates only.
+
+        Examples
+        --------
+        >>> import pilescore as ps
+        >>> time_by_space = ps.Matern(2.5, bandwidth=0.3).on(0) * ps.RBF(bandwidth=0.5).on(1, 2)
+        >>> time_by_space.bears((2, 4, 4)), time_by_space.bears((3, 0, 0))
+        (True, False)
+        """
+        from .algebra import On
+
+        return On(self, axes)
+
+    def __repr__(self) -> str:
+        parts = (f"{f.name}={_show(getattr(self, f.name))}" for f in dataclasses.fields(self))
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, Array | np.ndarray):
+        return np.array2string(np.asarray(value), precision=6, separator=", ")
+    return repr(value)
+
+
+def differentiate(
+    function: Callable[[Array, Array], Scalar], alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point
+) -> Scalar:
+    """Return `∂₁^α ∂₂^β` of any smooth JAX function of two points by nested forward-mode autodiff."""
+    first, second = jnp.stack(tuple(x)), jnp.stack(tuple(y))
+    for axis, order in enumerate(alpha):
+        for _ in range(order):
+            function = partial(_directional, function, axis, 0)
+    for axis, order in enumerate(beta):
+        for _ in range(order):
+            function = partial(_directional, function, axis, 1)
+    return function(first, second)
+
+
+def _directional(
+    function: Callable[[Array, Array], Scalar], axis: int, side: int, x: Array, y: Array
+) -> Scalar:
+    along = jnp.zeros_like(x).at[axis].set(1.0)
+    if side == 0:
+        return jax.jvp(lambda u: function(u, y), (x,), (along,))[1]
+    return jax.jvp(lambda v: function(x, v), (y,), (along,))[1]
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def differentiable(alpha: MultiIndex, beta: MultiIndex, kernel: Kernel, x: Array, y: Array) -> Scalar:
+    """Return `∂₁^α ∂₂^β k(x, y)` as a function that autodiff differentiates by the kernel's own rule.
+
+    Differentiating the formula of a Matérn kernel through its distance is wrong at `x = y`. Autodiff through
+    this function asks the kernel for one more derivative instead, and so is exact there.
+    """
+    return jnp.asarray(kernel.derivative(alpha, beta, x, y), dtype=float)
+
+
+def _differentiable_jvp(
+    alpha: MultiIndex, beta: MultiIndex, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[Scalar, Scalar]:
+    kernel, x, y = primals
+    kernel_dot, x_dot, y_dot = tangents
+    tangent = jnp.zeros(())
+    if not all(_is_zero(leaf) for leaf in jax.tree.leaves(kernel_dot, is_leaf=_is_zero)):
+        solid = jax.tree.map(
+            lambda leaf, dot: jnp.zeros_like(leaf) if _is_zero(dot) else dot, kernel, kernel_dot
+        )
+
+        def value(k: Kernel) -> Array:
+            return jnp.asarray(k.derivative(alpha, beta, x, y), dtype=float)
+
+        tangent = tangent + jax.jvp(value, (kernel,), (solid,))[1]
+    for axis in range(len(x)):
+        if not _is_zero(x_dot):
+            tangent = tangent + x_dot[axis] * differentiable(raised(alpha, axis), beta, kernel, x, y)
+        if not _is_zero(y_dot):
+            tangent = tangent + y_dot[axis] * differentiable(alpha, raised(beta, axis), kernel, x, y)
+    return differentiable(alpha, beta, kernel, x, y), tangent
+
+
+differentiable.defjvp(_differentiable_jvp, symbolic_zeros=True)
+
+
+def _is_zero(tangent: Any) -> bool:
+    return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
+
+
+def raised(alpha: MultiIndex, axis: int, by: int = 1) -> MultiIndex:
+    """Return `α + by·e_axis`."""
+    return (*alpha[:axis], alpha[axis] + by, *alpha[axis + 1 :])
+
+
+def vanishes(value: Scalar) -> bool:
+    """Whether a derivative is the exact zero of a structure, as opposed to a number that may be zero."""
+    return isinstance(value, float) and value == 0.0
+
+
+def positive(argument: str, vector: bool = True) -> Callable[[Any], Float[Array, "..."]]:
+    """Return a converter that checks for a positive scalar (or vector) and gives a JAX array."""
+
+    def convert(value: Any) -> Float[Array, "..."]:
+        array = as_array(value, argument)
+        expected = "a positive number" + (" or a vector of them, one for each coordinate" if vector else "")
+        require(array.ndim <= int(vector) and array.size > 0, argument, value, expected)
+        require(bool(np.all(array > 0)), argument, value, expected)
+        return jnp.asarray(array)
+
+    return convert

@@ -1,0 +1,210 @@
+"""Kernels that are not stationary, and any function of two points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..errors import as_array, as_count, require
+from .base import Kernel, MultiIndex, Point, Scalar, differentiate, positive
+
+
+class Constant(Kernel):
+    """The constant kernel: an unknown offset of the given variance.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> float((ps.RBF(0.5) + ps.Constant(4.0))((0.0,), (0.0,)))
+    5.0
+    """
+
+    value: Float[Array, ""] = eqx.field(converter=positive("Constant value", vector=False), default=1.0)
+
+    @property
+    def smoothness(self) -> float:
+        """Infinite."""
+        return math.inf
+
+    def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
+        """Return the value, or zero for any derivative."""
+        return 0.0 if any(alpha) or any(beta) else self.value
+
+
+class Polynomial(Kernel):
+    """The polynomial kernel `(x·y + c)^p`: all polynomials of degree at most `p`.
+
+    Parameters
+    ----------
+    degree
+        `p`, a positive integer.
+    offset
+        `c`, positive.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> float(ps.Polynomial(2)((1.0, 2.0), (3.0, 4.0)))
+    144.0
+    """
+
+    degree: int = eqx.field(static=True, converter=lambda v: as_count(v, "Polynomial degree"))
+    offset: Float[Array, ""] = eqx.field(converter=positive("Polynomial offset", vector=False), default=1.0)
+
+    @property
+    def smoothness(self) -> float:
+        """Infinite."""
+        return math.inf
+
+    def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
+        """Return the derivative by autodiff; zero beyond the degree."""
+        if max(sum(alpha), sum(beta)) > self.degree:
+            return 0.0
+        return differentiate(lambda u, v: (jnp.sum(u * v) + self.offset) ** self.degree, alpha, beta, x, y)
+
+
+class Linear(Kernel):
+    """The linear kernel `x·y`: linear functions through the origin.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> float(ps.Linear()((1.0, 2.0), (3.0, 4.0)))
+    11.0
+    """
+
+    @property
+    def smoothness(self) -> float:
+        """Infinite."""
+        return math.inf
+
+    def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
+        """Return `x·y`, a coordinate, one, or zero."""
+        if max(sum(alpha), sum(beta)) > 1:
+            return 0.0
+        if any(alpha) and any(beta):
+            return 1.0 if alpha == beta else 0.0
+        if any(alpha):
+            return y[alpha.index(1)]
+        if any(beta):
+            return x[beta.index(1)]
+        total = x[0] * y[0]
+        for a, b in zip(x[1:], y[1:], strict=True):
+            total = total + a * b
+        return total
+
+
+def _one_dimension(kernel: Kernel, dimension: int) -> None:
+    have = f"points with {dimension} coordinates"
+    require(dimension == 1, type(kernel).__name__, have, "1 coordinate (use .on(axis) to pick one)")
+
+
+class Wiener(Kernel):
+    """The Wiener kernel `min(x, y)` on `x, y ≥ 0`: Brownian motion from zero. It bears no derivative.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> float(ps.Wiener()((0.3,), (0.8,)))
+    0.3
+    """
+
+    @property
+    def smoothness(self) -> float:
+        """Zero."""
+        return 0
+
+    def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
+        """Return `min(x, y)`."""
+        return jnp.minimum(x[0], y[0])
+
+    def check_dimension(self, dimension: int) -> None:
+        """Require one dimension."""
+        _one_dimension(self, dimension)
+
+
+class IntegratedWiener(Kernel):
+    """The once integrated Wiener kernel on `x, y ≥ 0`: `m²(3M − m)/6`, `m = min(x, y)`, `M = max(x, y)`.
+
+    Its first derivative is Brownian motion: `(d/dx ⊗ d/dy) k = min(x, y)`.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> float(ps.IntegratedWiener().derivative((1,), (1,), (0.3,), (0.8,)))
+    0.3
+    """
+
+    @property
+    def smoothness(self) -> float:
+        """One."""
+        return 1
+
+    def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
+        """Return `k`, `∂₁k = m(y − m/2)`, `∂₂k = m(x − m/2)` or `∂₁∂₂k = m`."""
+        a, b = x[0], y[0]
+        least = jnp.minimum(a, b)
+        if alpha[0] and beta[0]:
+            return least
+        if alpha[0] or beta[0]:
+            return least * ((b if alpha[0] else a) - 0.5 * least)
+        return least**2 * (3 * jnp.maximum(a, b) - least) / 6
+
+    check_dimension = Wiener.check_dimension
+
+
+class FunctionKernel(Kernel):
+    """Any smooth positive definite function of two points, differentiated by autodiff.
+
+    Parameters
+    ----------
+    function
+        `function(x, y, **parameters)` of two points of shape (d,), written with `jax.numpy`.
+    parameters
+        Its hyperparameters by name, addressed as `kernel.parameters.NAME`.
+    smoothness
+        How many derivatives it has on each side. Autodiff is wrong at points where the formula has a kink
+        or divides by a distance, so state this with care; infinite unless given.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, pilescore as ps
+    >>> def gibbs(x, y, scale):
+    ...     return jnp.exp(-jnp.sum((x - y) ** 2) / scale)
+    >>> kernel = ps.FunctionKernel(gibbs, {"scale": 2.0})
+    >>> float(kernel.derivative((1,), (1,), (0.0,), (0.0,)))
+    1.0
+    """
+
+    function: Callable[..., Scalar]
+    parameters: dict[str, Float[Array, "..."]]
+    limit: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        function: Callable[..., Scalar],
+        parameters: Mapping[str, Any] | None = None,
+        smoothness: float = math.inf,
+    ) -> None:
+        require(callable(function), "FunctionKernel function", function, "a function of two points")
+        require(smoothness >= 0, "FunctionKernel smoothness", smoothness, "a number of derivatives, ≥ 0")
+        self.function = function
+        self.parameters = {
+            name: jnp.asarray(as_array(value, f"FunctionKernel parameter {name!r}"))
+            for name, value in (parameters or {}).items()
+        }
+        self.limit = smoothness
+
+    @property
+    def smoothness(self) -> float:
+        """As stated."""
+        return self.limit
+
+    def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
+        """Return the derivative by nested forward-mode autodiff."""
+        return differentiate(lambda u, v: self.function(u, v, **self.parameters), alpha, beta, x, y)

@@ -1,0 +1,432 @@
+"""Stationary kernels: functions of the difference `δ = x − y`, differentiable to any order they have."""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..errors import InputError, as_array, require
+from .base import Kernel, MultiIndex, Point, Scalar, positive, raised
+
+Metric: TypeAlias = tuple[tuple[Scalar | None, ...], ...]
+"""The symmetric matrix `M` of `q = ½ δᵀMδ` by rows; None where it is zero by structure."""
+
+
+class Stationary(Kernel):
+    """A kernel `k(x, y) = κ(δ)`, `δ = x − y`, that knows the derivatives of `κ`."""
+
+    @abc.abstractmethod
+    def difference_derivative(self, gamma: MultiIndex, delta: tuple[Scalar, ...]) -> Scalar:
+        """Return `∂^γ κ(δ)`."""
+
+    def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
+        """Return `∂₁^α ∂₂^β k(x, y) = (−1)^|β| ∂^{α+β} κ(x − y)`."""
+        delta = tuple(a - b for a, b in zip(x, y, strict=True))
+        value = self.difference_derivative(tuple(a + b for a, b in zip(alpha, beta, strict=True)), delta)
+        return -value if sum(beta) % 2 else value
+
+
+class Radial(Stationary):
+    """A kernel `κ(δ) = φ(q)`, `q = ½ δᵀMδ`, given by its profile `φ` and its metric `M`.
+
+    One recursion gives every derivative, exact at `δ = 0`: with `T(0, j) = φ⁽ʲ⁾(q)`,
+    `T(α + e_i, j) = (Mδ)_i T(α, j+1) + Σ_l α_l M_il T(α − e_l, j+1)`, and `∂^α κ = T(α, 0)`.
+    """
+
+    @abc.abstractmethod
+    def profile(self, q: Scalar, order: int) -> Scalar:
+        """Return `φ⁽ʲ⁾(q)`; where it is singular at `q = 0`, zero there (its factor vanishes faster)."""
+
+    @abc.abstractmethod
+    def metric(self, dimension: int) -> Metric:
+        """Return `M`."""
+
+    def difference_derivative(self, gamma: MultiIndex, delta: tuple[Scalar, ...]) -> Scalar:
+        """Return `∂^γ κ(δ)` by the recursion."""
+        d = len(delta)
+        M = self.metric(d)
+        gradient = [_total([_times(M[i][l], delta[l]) for l in range(d)]) for i in range(d)]
+        q = 0.5 * _total([_times(gradient[i], delta[i]) for i in range(d)])
+        known: dict[tuple[MultiIndex, int], Scalar] = {}
+
+        def T(alpha: MultiIndex, j: int) -> Scalar:
+            if (alpha, j) not in known:
+                if not any(alpha):
+                    known[alpha, j] = self.profile(q, j)
+                else:
+                    i = max(axis for axis in range(d) if alpha[axis])
+                    rest = raised(alpha, i, -1)
+                    terms = [gradient[i] * T(rest, j + 1)]
+                    for l in range(d):
+                        if rest[l] and M[i][l] is not None:
+                            terms.append(rest[l] * M[i][l] * T(raised(rest, l, -1), j + 1))
+                    known[alpha, j] = _total(terms)
+            return known[alpha, j]
+
+        return T(gamma, 0)
+
+
+def _times(entry: Scalar | None, factor: Scalar) -> Scalar | None:
+    return None if entry is None else entry * factor
+
+
+def _total(terms: list[Scalar | None]) -> Scalar:
+    present = [term for term in terms if term is not None]
+    total = present[0]
+    for term in present[1:]:
+        total = total + term
+    return total
+
+
+def _diagonal_metric(bandwidth: Float[Array, "..."], dimension: int) -> Metric:
+    precision = 1.0 / bandwidth**2
+    entries = [precision] * dimension if precision.ndim == 0 else [precision[i] for i in range(dimension)]
+    return tuple(tuple(entries[i] if i == l else None for l in range(dimension)) for i in range(dimension))
+
+
+def _check_vector(owner: Kernel, field: str, vector: Float[Array, "..."], dimension: int) -> None:
+    if vector.ndim and vector.shape != (dimension,):
+        raise InputError(
+            f"{type(owner).__name__}: {field} has {vector.shape[0]} entries, one for each coordinate, "
+            f"but the points have {dimension} coordinates"
+        )
+
+
+class RBF(Radial):
+    """The Gaussian kernel `exp(−½ Σ_i δ_i² / h_i²)`.
+
+    Parameters
+    ----------
+    bandwidth
+        `h`: one positive number, or one for each coordinate.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> kernel = ps.RBF(bandwidth=0.5)
+    >>> float(kernel.derivative((2, 0), (0, 0), (0.0, 0.0), (0.0, 0.0)))
+    -4.0
+    """
+
+    bandwidth: Float[Array, "..."] = eqx.field(converter=positive("RBF bandwidth"), default=1.0)
+
+    @property
+    def smoothness(self) -> float:
+        """Infinite."""
+        return math.inf
+
+    def profile(self, q: Scalar, order: int) -> Scalar:
+        """Return `(−1)ʲ e^{−q}`."""
+        value = jnp.exp(-q)
+        return -value if order % 2 else value
+
+    def metric(self, dimension: int) -> Metric:
+        """Return `diag(h⁻²)`."""
+        return _diagonal_metric(self.bandwidth, dimension)
+
+    def check_dimension(self, dimension: int) -> None:
+        """Check the length of a vector of bandwidths."""
+        _check_vector(self, "bandwidth", self.bandwidth, dimension)
+
+
+class AnisotropicRBF(Radial):
+    """The rotated and stretched Gaussian kernel in two dimensions, `exp(−δᵀMδ / 2h²)`.
+
+    `M = Rot(θ) diag(s², s⁻²) Rot(θ)ᵀ`: lengths are `h/s` along the direction `θ` and `h·s` across it.
+    It is π-periodic in θ and unchanged by `(θ, s) → (θ + π/2, 1/s)`.
+
+    Parameters
+    ----------
+    theta
+        The angle `θ` of the first axis, in radians from the first coordinate.
+    s
+        The stretch, positive.
+    bandwidth
+        `h`, positive.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> kernel = ps.AnisotropicRBF(theta=0.0, s=0.5)
+    >>> round(float(kernel((2.0, 0.0), (0.0, 0.0))), 4)  # exp(−½ · 4 · ¼)
+    0.6065
+    """
+
+    theta: Float[Array, ""] = eqx.field(converter=lambda v: jnp.asarray(as_array(v, "AnisotropicRBF theta")))
+    s: Float[Array, ""] = eqx.field(converter=positive("AnisotropicRBF s", vector=False))
+    bandwidth: Float[Array, ""] = eqx.field(
+        converter=positive("AnisotropicRBF bandwidth", vector=False), default=1.0
+    )
+
+    @property
+    def smoothness(self) -> float:
+        """Infinite."""
+        return math.inf
+
+    profile = RBF.profile
+
+    def metric(self, dimension: int) -> Metric:
+        """Return `Rot(θ) diag(s², s⁻²) Rot(θ)ᵀ / h²`."""
+        c, n = jnp.cos(self.theta), jnp.sin(self.theta)
+        along, across = (self.s / self.bandwidth) ** 2, 1.0 / (self.s * self.bandwidth) ** 2
+        mixed = c * n * (along - across)
+        return (c * c * along + n * n * across, mixed), (mixed, n * n * along + c * c * across)
+
+    def check_dimension(self, dimension: int) -> None:
+        """Require two dimensions."""
+        require(dimension == 2, "AnisotropicRBF", f"points with {dimension} coordinates", "2 coordinates")
+
+
+class FullCovarianceRBF(Radial):
+    """The Gaussian kernel `exp(−½ δᵀ Σ⁻¹ δ)` with any covariance `Σ` of lengths.
+
+    It is held as a whitening matrix `W`, `Σ⁻¹ = WᵀW`, whose entries are free real hyperparameters.
+
+    Parameters
+    ----------
+    covariance
+        `Σ`, symmetric positive definite, of shape (d, d).
+
+    Examples
+    --------
+    >>> import numpy as np, pilescore as ps
+    >>> kernel = ps.FullCovarianceRBF(np.diag([4.0, 1.0]))
+    >>> bool(np.isclose(kernel((2.0, 0.0), (0.0, 0.0)), np.exp(-0.5)))
+    True
+    """
+
+    whitening: Float[Array, "d d"]
+
+    def __init__(self, covariance: Any) -> None:
+        matrix = as_array(covariance, "FullCovarianceRBF covariance")
+        square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] and matrix.shape[0] > 0
+        require(square, "FullCovarianceRBF covariance", matrix, "a square matrix")
+        eigenvalues = np.linalg.eigvalsh(matrix) if np.allclose(matrix, matrix.T, rtol=1e-12) else [-1.0]
+        require(
+            bool(eigenvalues[0] > 0),
+            "FullCovarianceRBF covariance",
+            matrix.tolist(),
+            "a symmetric positive definite matrix",
+        )
+        self.whitening = jnp.asarray(np.linalg.inv(np.linalg.cholesky(matrix)))
+
+    @property
+    def smoothness(self) -> float:
+        """Infinite."""
+        return math.inf
+
+    profile = RBF.profile
+
+    def metric(self, dimension: int) -> Metric:
+        """Return `WᵀW`."""
+        W = self.whitening
+        rows = range(dimension)
+        return tuple(tuple(_total([W[r, i] * W[r, l] for r in rows]) for l in rows) for i in rows)
+
+    def check_dimension(self, dimension: int) -> None:
+        """Require as many coordinates as the covariance has."""
+        _check_vector(self, "covariance", self.whitening[0], dimension)
+
+
+class Matern(Radial):
+    """The Matérn kernel of half-integer order `ν`.
+
+    `φ(q) ∝ z^ν K_ν(z)`, `z = √(4ν q)`, which is `e^{−z}` times a polynomial. Each derivative in `q` is `−2ν`
+    times a Matérn of one lower order, regular or with a singularity that its factor outweighs.
+
+    Parameters
+    ----------
+    nu
+        The order, one of 0.5, 1.5, …, 6.5. The kernel bears fewer than `ν` derivatives on each side.
+    bandwidth
+        `h`: one positive number, or one for each coordinate.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> kernel = ps.Matern(nu=2.5)
+    >>> kernel.smoothness
+    2
+    >>> origin = (0.0, 0.0)
+    >>> pairs = [(a, b) for a in ((2, 0), (0, 2)) for b in ((2, 0), (0, 2))]
+    >>> round(sum(float(kernel.derivative(a, b, origin, origin)) for a, b in pairs), 2)  # ΔΔ'k at 0
+    66.67
+    """
+
+    nu: float = eqx.field(static=True, default=2.5)
+    bandwidth: Float[Array, "..."] = eqx.field(converter=positive("Matern bandwidth"), default=1.0)
+
+    def __check_init__(self) -> None:
+        allowed = [p + 0.5 for p in range(7)]
+        require(self.nu in allowed, "Matern nu", self.nu, f"one of {', '.join(map(str, allowed))}")
+
+    @property
+    def smoothness(self) -> float:
+        """The largest integer below `ν`."""
+        return int(self.nu - 0.5)
+
+    def profile(self, q: Scalar, order: int) -> Scalar:
+        """Return `φ⁽ʲ⁾(q) = (−2ν)ʲ z^{ν−j} K_{ν−j}(z)`, normalised so that `φ(0) = 1`."""
+        p = int(self.nu - 0.5)
+        apart = q > 1e-40  # nearer, a singular term is below rounding of the regular ones
+        z = jnp.where(apart, jnp.sqrt(4 * self.nu * jnp.where(apart, q, 1.0)), 0.0)
+        at_zero = math.factorial(2 * p) / (math.factorial(p) * 2**p)
+        scale = (-2 * self.nu) ** order / at_zero
+        n = p - order
+        m = n if n >= 0 else -n - 1  # K_{−μ} = K_μ
+        # Coefficients of e^z z^{m+½} K_{m+½}(z) by falling powers z^m … 1, highest first for Horner.
+        series = [
+            math.factorial(m + k) / (math.factorial(k) * math.factorial(m - k) * 2**k) for k in range(m + 1)
+        ]
+        polynomial: Scalar = series[0]
+        for coefficient in series[1:]:
+            polynomial = polynomial * z + coefficient
+        if n >= 0:
+            return scale * jnp.exp(-z) * polynomial
+        singular = scale * jnp.exp(-z) * polynomial * jnp.where(apart, z, 1.0) ** (-(2 * m + 1))
+        return jnp.where(apart, singular, 0.0)
+
+    metric = RBF.metric
+    check_dimension = RBF.check_dimension
+
+
+class RationalQuadratic(Radial):
+    """The rational quadratic kernel `(1 + q/a)^{−a}`, `q = ½ Σ δ_i²/h_i²`: a mixture of Gaussian kernels.
+
+    Parameters
+    ----------
+    alpha
+        `a`, positive: small for many length scales at once; as it grows the kernel tends to the RBF.
+    bandwidth
+        `h`: one positive number, or one for each coordinate.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> float(ps.RationalQuadratic(alpha=1.0)((1.0,), (0.0,)))  # 1 / (1 + ½)
+    0.6666666666666666
+    """
+
+    alpha: Float[Array, ""] = eqx.field(
+        converter=positive("RationalQuadratic alpha", vector=False), default=1.0
+    )
+    bandwidth: Float[Array, "..."] = eqx.field(converter=positive("RationalQuadratic bandwidth"), default=1.0)
+
+    @property
+    def smoothness(self) -> float:
+        """Infinite."""
+        return math.inf
+
+    def profile(self, q: Scalar, order: int) -> Scalar:
+        """Return `(−1)ʲ a(a+1)…(a+j−1)/aʲ (1 + q/a)^{−a−j}`."""
+        base = 1.0 + q / self.alpha
+        factor: Scalar = (-1.0) ** order
+        for i in range(order):
+            factor = factor * (1.0 + i / self.alpha)
+        return factor * jnp.exp(-self.alpha * jnp.log(base)) / base**order
+
+    metric = RBF.metric
+    check_dimension = RBF.check_dimension
+
+
+class Periodic(Stationary):
+    """The periodic kernel `exp(−2 Σ_i sin²(π δ_i / p_i) / h_i²)`.
+
+    Parameters
+    ----------
+    period
+        `p`: one positive number, or one for each coordinate.
+    bandwidth
+        `h`: likewise.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> kernel = ps.Periodic(period=2.0, bandwidth=0.7)
+    >>> round(float(kernel((0.3,), (2.3,))), 12)
+    1.0
+    """
+
+    period: Float[Array, "..."] = eqx.field(converter=positive("Periodic period"), default=1.0)
+    bandwidth: Float[Array, "..."] = eqx.field(converter=positive("Periodic bandwidth"), default=1.0)
+
+    @property
+    def smoothness(self) -> float:
+        """Infinite."""
+        return math.inf
+
+    def difference_derivative(self, gamma: MultiIndex, delta: tuple[Scalar, ...]) -> Scalar:
+        """Return the product over coordinates of the derivatives of `g = exp((cos ωδ − 1)/h²)`.
+
+        With `g' = s g` and `s = −(ω/h²) sin ωδ`, Leibniz gives `g⁽ⁿ⁺¹⁾ = Σ_k C(n,k) s⁽ⁿ⁻ᵏ⁾ g⁽ᵏ⁾`.
+        """
+        total: Scalar = 1.0
+        for axis, (order, d) in enumerate(zip(gamma, delta, strict=True)):
+            omega = 2 * jnp.pi / _entry(self.period, axis)
+            a = 1.0 / _entry(self.bandwidth, axis) ** 2
+            phase = omega * d
+            g = [jnp.exp(-2 * a * jnp.sin(0.5 * phase) ** 2)]
+            s = [-a * omega ** (k + 1) * _sine(phase, k) for k in range(order)]
+            for n in range(order):
+                g.append(_total([math.comb(n, k) * s[n - k] * g[k] for k in range(n + 1)]))
+            total = total * g[order]
+        return total
+
+    def check_dimension(self, dimension: int) -> None:
+        """Check the lengths of vectors of periods and bandwidths."""
+        _check_vector(self, "period", self.period, dimension)
+        _check_vector(self, "bandwidth", self.bandwidth, dimension)
+
+
+class Cosine(Stationary):
+    """The cosine kernel `cos(2π f·δ)`: one plane wave of frequency `f`.
+
+    Parameters
+    ----------
+    frequency
+        `f`: a number in one dimension, else one entry for each coordinate (cycles per unit length).
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> round(float(ps.Cosine([0.5, 0.0])((1.0, 3.0), (0.0, 0.0))), 12)
+    -1.0
+    """
+
+    frequency: Float[Array, " d"] = eqx.field(
+        converter=lambda v: jnp.atleast_1d(jnp.asarray(as_array(v, "Cosine frequency")))
+    )
+
+    @property
+    def smoothness(self) -> float:
+        """Infinite."""
+        return math.inf
+
+    def difference_derivative(self, gamma: MultiIndex, delta: tuple[Scalar, ...]) -> Scalar:
+        """Return `Π_i (2πf_i)^γ_i · cos(2π f·δ + |γ|π/2)`."""
+        omega = [2 * jnp.pi * self.frequency[i] for i in range(len(delta))]
+        phase = _total([w * d for w, d in zip(omega, delta, strict=True)])
+        value = _sine(phase, sum(gamma) + 1)
+        for w, order in zip(omega, gamma, strict=True):
+            value = value * w**order if order else value
+        return value
+
+    def check_dimension(self, dimension: int) -> None:
+        """Require one frequency for each coordinate."""
+        _check_vector(self, "frequency", self.frequency, dimension)
+
+
+def _entry(vector: Float[Array, "..."], axis: int) -> Scalar:
+    return vector if vector.ndim == 0 else vector[axis]
+
+
+def _sine(phase: Scalar, shift: int) -> Scalar:
+    """Return `sin(phase + shift·π/2)` without adding to the phase."""
+    value = jnp.cos(phase) if shift % 2 else jnp.sin(phase)
+    return -value if shift % 4 >= 2 else value

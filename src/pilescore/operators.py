@@ -1,0 +1,514 @@
+"""Linear differential operators: partial derivatives and the ring they generate with functions.
+
+An operator is a finite sum `Σ_α c_α(x) ∂^α`. Each coefficient is a polynomial in *atoms*: named parameters and
+named functions of the coordinates with their derivatives. A number, a parameter or a function is itself an
+operator of order zero (it multiplies), so `*` has one meaning throughout: composition.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .errors import InputError, as_array, require
+
+MultiIndex: TypeAlias = tuple[int, ...]
+Monomial: TypeAlias = tuple[tuple[int, int], ...]
+"""Powers of atoms, `((index of atom, power), …)`, sorted; empty for the number one."""
+Coefficient: TypeAlias = tuple[tuple[Monomial, float], ...]
+"""A polynomial in the atoms: its monomials with their factors."""
+
+
+class HasCoordinates(Protocol):
+    """Anything with named coordinates, such as a `Box`."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the coordinates in their order."""
+        ...
+
+
+class HasNormal(HasCoordinates, Protocol):
+    """A face, circle or sphere: a region with an outward normal."""
+
+    @property
+    def normal(self) -> Any:
+        """The normal as numbers, or as a function of the point."""
+        ...
+
+
+class Parameter(eqx.Module):
+    """A named number inside an operator; occurrences of one name are one hyperparameter."""
+
+    name: str = eqx.field(static=True)
+    value: Float[Array, ""]
+
+    def same(self, other: Any) -> bool:
+        """Whether both are the same symbol; one name with two values is refused."""
+        if not isinstance(other, Parameter) or other.name != self.name:
+            return False
+        if other.value != self.value:
+            raise InputError(f"parameter {self.name!r} has two values: {self.value} and {other.value}")
+        return True
+
+    def at(self, point: Array) -> Array:
+        """Return the value, whatever the point."""
+        return self.value
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Field(eqx.Module):
+    """A named function of the coordinates inside an operator, or one of its derivatives."""
+
+    name: str = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
+    order: MultiIndex = eqx.field(static=True)
+    function: Callable[[Array], Any]
+
+    def same(self, other: Any) -> bool:
+        """Whether both are the same function and derivative."""
+        return isinstance(other, Field) and other.function is self.function and other.order == self.order
+
+    def at(self, point: Array) -> Array:
+        """Return the derivative of the function at one point."""
+        return jnp.asarray(_partial(self.function, self.order)(point), dtype=float)
+
+    def __str__(self) -> str:
+        return f"({_symbol(self.order, self.names)} {self.name})" if any(self.order) else self.name
+
+
+Atom: TypeAlias = Parameter | Field
+
+
+class Operator(eqx.Module):
+    """A linear differential operator `Σ_α c_α(x) ∂^α`.
+
+    Operators come from `partials`, `identity`, `parameter` and `field`, and combine by `+`, `-`, `*` (composition;
+    `@` is the same) and `**`. Numbers and functions of a point take part as operators of order zero.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> dt, dx = ps.partials(ps.Box(t=(0, 1), x=(0, 1)))
+    >>> dt + 30 * dx
+    ∂t + 30 ∂x
+    >>> (dt + 30 * dx) * (dt - 30 * dx)
+    ∂t² - 900 ∂x²
+    >>> a = ps.field(lambda p: p[1] ** 2, "a")
+    >>> dx * (a * dx)
+    a ∂x² + (∂x a) ∂x
+    >>> (dt + 30 * dx)(lambda p: p[0] * p[1])((2.0, 3.0)).item()  # x + 30 t
+    63.0
+    """
+
+    names: tuple[str, ...] = eqx.field(static=True)
+    terms: tuple[tuple[MultiIndex, Coefficient], ...] = eqx.field(static=True)
+    atoms: tuple[Atom, ...]
+
+    @property
+    def order(self) -> int:
+        """The highest order of differentiation."""
+        return max((sum(alpha) for alpha, _ in self.terms), default=0)
+
+    @property
+    def has_parameters(self) -> bool:
+        """Whether a coefficient holds a number that may be chosen."""
+        return any(eqx.is_array(leaf) for leaf in jax.tree.leaves(self.atoms))
+
+    def indices(self, dimension: int) -> tuple[MultiIndex, ...]:
+        """Return the multi-indices of the terms for points of this dimension."""
+        self.check_dimension(dimension)
+        return tuple(_padded(alpha, dimension) for alpha, _ in self.terms)
+
+    def check_dimension(self, dimension: int) -> None:
+        """Raise an `InputError` unless the operator acts on functions of this many coordinates."""
+        good = not self.names or len(self.names) == dimension
+        have = f"points with {dimension} coordinates"
+        require(good, f"operator {self}", have, f"{len(self.names)} coordinates ({', '.join(self.names)})")
+
+    def coefficients(self, points: Float[np.ndarray | Array, "n d"]) -> Float[Array, "terms n"]:
+        """Return the coefficient of each term at each point."""
+        count = points.shape[0]
+        at = [jax.vmap(atom.at)(jnp.asarray(points)) for atom in self.atoms]
+        rows = []
+        for _, coefficient in self.terms:
+            row = jnp.zeros(count)
+            for monomial, factor in coefficient:
+                value: Any = factor
+                for index, power in monomial:
+                    value = value * at[index] ** power
+                row = row + value
+            rows.append(row)
+        return jnp.stack(rows) if rows else jnp.zeros((0, count))
+
+    def __call__(self, function: Callable[[Array], Any]) -> Callable[[Any], Array]:
+        """Return the function `p ↦ (L f)(p)` for any JAX function `f` of one point."""
+
+        def applied(point: Any) -> Array:
+            p = jnp.asarray(point, dtype=float)
+            self.check_dimension(p.shape[0])
+            coefficients = self.coefficients(p[None])[:, 0]
+            parts = [
+                coefficients[i] * _partial(function, _padded(alpha, p.shape[0]))(p)
+                for i, (alpha, _) in enumerate(self.terms)
+            ]
+            return sum(parts, start=jnp.zeros(()))
+
+        return applied
+
+    def __add__(self, other: Any) -> Operator:
+        second = _coerce(other)
+        if second is None:
+            return NotImplemented
+        build = _Builder(self, second)
+        for operator in (self, second):
+            for alpha, coefficient in operator.terms:
+                build.add(alpha, build.translated(operator, coefficient))
+        return build.finish()
+
+    def __mul__(self, other: Any) -> Operator:
+        """Return the composition, by the rule of Leibniz where coefficients vary."""
+        second = _coerce(other)
+        if second is None:
+            return NotImplemented
+        build = _Builder(self, second)
+        d = len(build.names)
+        for alpha, left in self.terms:
+            outer = build.translated(self, left)
+            for beta, right in second.terms:
+                inner = build.translated(second, right)
+                full, base = _padded(alpha, d), _padded(beta, d)
+                for part in itertools.product(*(range(a + 1) for a in full)):
+                    moved = build.derivative(inner, part)
+                    if moved:
+                        choose = math.prod(math.comb(a, b) for a, b in zip(full, part, strict=True))
+                        index = tuple(b + a - c for a, b, c in zip(full, base, part, strict=True))
+                        build.add(index, _multiply(_scale(outer, choose), moved))
+        return build.finish()
+
+    def __radd__(self, other: Any) -> Operator:
+        first = _coerce(other)
+        return NotImplemented if first is None else first + self
+
+    def __rmul__(self, other: Any) -> Operator:
+        first = _coerce(other)
+        return NotImplemented if first is None else first * self
+
+    __matmul__ = __mul__
+
+    def __neg__(self) -> Operator:
+        return -1.0 * self
+
+    def __sub__(self, other: Any) -> Operator:
+        second = _coerce(other)
+        return NotImplemented if second is None else self + (-second)
+
+    def __rsub__(self, other: Any) -> Operator:
+        return other + (-self)
+
+    def __truediv__(self, other: float) -> Operator:
+        require(np.ndim(other) == 0 and other != 0, "divisor of an operator", other, "a non-zero number")
+        return (1.0 / other) * self
+
+    def __pow__(self, power: int) -> Operator:
+        good = isinstance(power, int) and power >= 0
+        require(good, "power of an operator", power, "a non-negative integer")
+        result = identity
+        for _ in range(power):
+            result = result * self
+        return result
+
+    def __repr__(self) -> str:
+        pieces: list[str] = []
+        for alpha, coefficient in self.terms:
+            symbol = _symbol(alpha, self.names) or "Id"
+            for monomial, factor in coefficient:
+                names = [_power(str(self.atoms[i]), power) for i, power in monomial]
+                size = [] if abs(factor) == 1 else [_number(abs(factor))]
+                text = " ".join([*size, *names, symbol])
+                sign = ("-" if factor < 0 else "") if not pieces else (" - " if factor < 0 else " + ")
+                pieces.append(sign + text)
+        return "".join(pieces) or "0"
+
+    __str__ = __repr__
+
+
+identity = Operator((), (((), (((), 1.0),)),), ())
+"""The identity, in any number of dimensions."""
+
+
+def partials(domain: HasCoordinates) -> tuple[Operator, ...]:
+    """Return the partial derivatives `∂/∂x_i` along the coordinates of a domain, in their order.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> dx, dy = ps.partials(ps.Box(x=(-1, 1), y=(-1, 1)))
+    >>> dx**2 + dy**2
+    ∂x² + ∂y²
+    """
+    names = tuple(domain.names)
+    unit = (((), 1.0),)
+    return tuple(
+        Operator(names, ((tuple(int(i == j) for j in range(len(names))), unit),), ())
+        for i in range(len(names))
+    )
+
+
+def gradient(domain: HasCoordinates) -> tuple[Operator, ...]:
+    """Return the components of the gradient: the same as `partials`.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> ps.gradient(ps.Box(x=(0, 1), y=(0, 1)))
+    (∂x, ∂y)
+    """
+    return partials(domain)
+
+
+def laplacian(domain: HasCoordinates) -> Operator:
+    """Return the Laplacian `Σ_i ∂²/∂x_i²` in all coordinates of a domain.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> ps.laplacian(ps.Box(x=(0, 1), y=(0, 1), z=(0, 1)))
+    ∂x² + ∂y² + ∂z²
+    """
+    return divergence(domain, partials(domain))
+
+
+def divergence(domain: HasCoordinates, flux: Sequence[Any]) -> Operator:
+    """Return `Σ_i ∂_i ∘ F_i` for a flux with one operator for each coordinate.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> square = ps.Box(x=(0, 1), y=(0, 1))
+    >>> k = ps.field(lambda p: 1 + p[0] ** 2, "k")
+    >>> -ps.divergence(square, [k * d for d in ps.gradient(square)])  # −∇·(k∇)
+    -k ∂x² - (∂x k) ∂x - k ∂y² - (∂y k) ∂y
+    """
+    along = partials(domain)
+    good = len(flux) == len(along)
+    require(good, "flux", f"{len(flux)} components", f"{len(along)}, one for each coordinate")
+    total = along[0] * flux[0]
+    for d, component in zip(along[1:], flux[1:], strict=True):
+        total = total + d * component
+    return total
+
+
+def normal_derivative(face: HasNormal) -> Operator:
+    """Return the outward normal derivative `n·∇` on a face of a box, a circle or a sphere.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> square = ps.Box(x=(-1, 1), y=(-1, 1))
+    >>> ps.normal_derivative(square.face(x=-1))
+    -∂x
+    """
+    along, normal = partials(face), face.normal
+    if normal is None:
+        raise InputError(
+            "normal_derivative: expected a region with one outward normal (a face of a box, a circle, a sphere); "
+            f"got {face!r}. Impose a union face by face, as in "
+            "[ps.impose(ps.normal_derivative(f), g, on=f(rule)) for f in box.faces]."
+        )
+    if callable(normal):
+        parts: list[Any] = [
+            field(_Component(normal, axis), f"n_{name}") * d
+            for axis, (name, d) in enumerate(zip(face.names, along, strict=True))
+        ]
+    else:
+        parts = [float(n) * d for n, d in zip(normal, along, strict=True) if n != 0]
+    return sum(parts[1:], start=parts[0])
+
+
+def parameter(name: str, value: float) -> Operator:
+    """Return a named number that may be chosen by its evidence, for use in an operator.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> dt, dx = ps.partials(ps.Box(t=(0, 1), x=(0, 1)))
+    >>> dt + ps.parameter("beta", 30.0) * dx
+    ∂t + beta ∂x
+    """
+    require(isinstance(name, str) and name.isidentifier(), "name", name, "a name such as 'beta'")
+    number = as_array(value, f"parameter {name!r}")
+    require(number.ndim == 0, f"parameter {name!r}", value, "a single number")
+    atom = Parameter(name, jnp.asarray(number))
+    return Operator((), (((), ((((0, 1),), 1.0),)),), (atom,))
+
+
+def field(function: Callable[[Array], Any], name: str = "c") -> Operator:
+    """Return multiplication by a function of the point, under a name for printing.
+
+    Parameters
+    ----------
+    function
+        A JAX function of one point of shape (d,). An Equinox module may hold parameters of its own.
+    name
+        How it prints, and the first part of the names of its parameters.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> dx, dy = ps.partials(ps.Box(x=(0, 1), y=(0, 1)))
+    >>> ps.field(lambda p: p[0] * p[1], "a") * dx - dy
+    a ∂x - ∂y
+    """
+    require(callable(function), "function", function, "a function of one point")
+    return Operator((), (((), ((((0, 1),), 1.0),)),), (Field(name, (), (), function),))
+
+
+class _Component(eqx.Module):
+    """One component of a vector function of the point."""
+
+    function: Callable[[Array], Any]
+    axis: int = eqx.field(static=True)
+
+    def __call__(self, point: Array) -> Any:
+        return self.function(point)[self.axis]
+
+
+class _Builder:
+    """Collects terms over a common list of names and atoms."""
+
+    def __init__(self, first: Operator, second: Operator) -> None:
+        self.names = first.names or second.names
+        if first.names and second.names and first.names != second.names:
+            raise InputError(
+                f"operators on different coordinates: {first} acts on ({', '.join(first.names)}), "
+                f"{second} on ({', '.join(second.names)})"
+            )
+        self.atoms: list[Atom] = []
+        self.terms: dict[MultiIndex, dict[Monomial, float]] = {}
+
+    def index(self, atom: Atom) -> int:
+        for i, known in enumerate(self.atoms):
+            if known.same(atom):
+                return i
+        self.atoms.append(atom)
+        return len(self.atoms) - 1
+
+    def translated(self, operator: Operator, coefficient: Coefficient) -> Coefficient:
+        place = {}
+        for i, atom in enumerate(operator.atoms):
+            if isinstance(atom, Field) and len(atom.order) < len(self.names):
+                order = _padded(atom.order, len(self.names))
+                atom = Field(atom.name, self.names, order, atom.function)
+            place[i] = self.index(atom)
+        return tuple((tuple(sorted((place[i], p) for i, p in mono)), factor) for mono, factor in coefficient)
+
+    def add(self, alpha: MultiIndex, coefficient: Coefficient) -> None:
+        row = self.terms.setdefault(_padded(alpha, len(self.names)), {})
+        for monomial, factor in coefficient:
+            row[monomial] = row.get(monomial, 0.0) + factor
+
+    def derivative(self, coefficient: Coefficient, order: MultiIndex) -> Coefficient:
+        """Differentiate a polynomial in the atoms; parameters are constants."""
+        for axis, times in enumerate(order):
+            for _ in range(times):
+                result: dict[Monomial, float] = {}
+                for monomial, factor in coefficient:
+                    for i, power in monomial:
+                        atom = self.atoms[i]
+                        if isinstance(atom, Parameter):
+                            continue
+                        raised = tuple(o + (a == axis) for a, o in enumerate(atom.order))
+                        j = self.index(Field(atom.name, atom.names, raised, atom.function))
+                        powers = dict(monomial)
+                        powers[i] -= 1
+                        powers[j] = powers.get(j, 0) + 1
+                        key = tuple(sorted((k, p) for k, p in powers.items() if p))
+                        result[key] = result.get(key, 0.0) + factor * power
+                coefficient = tuple(result.items())
+        return coefficient
+
+    def finish(self) -> Operator:
+        """Drop what cancelled and the atoms that are no longer used."""
+        kept = {
+            alpha: {monomial: factor for monomial, factor in row.items() if factor != 0}
+            for alpha, row in self.terms.items()
+        }
+        used = sorted({i for row in kept.values() for monomial in row for i, _ in monomial})
+        place = {i: position for position, i in enumerate(used)}
+        terms = tuple(
+            (alpha, tuple((tuple((place[i], p) for i, p in mono), factor) for mono, factor in row.items()))
+            for alpha, row in kept.items()
+            if row
+        )
+        return Operator(self.names, terms, tuple(self.atoms[i] for i in used))
+
+
+def _coerce(value: Any) -> Operator | None:
+    if isinstance(value, Operator):
+        return value
+    if callable(value):
+        label = getattr(value, "__name__", "c")
+        return field(value, label if label.isidentifier() else "c")
+    if isinstance(value, int | float | np.number | np.ndarray | Array) and np.ndim(value) == 0:
+        number = float(as_array(value, "coefficient of an operator"))
+        return Operator((), (((), (((), number),)),), ())
+    return None
+
+
+def _multiply(first: Coefficient, second: Coefficient) -> Coefficient:
+    result: dict[Monomial, float] = {}
+    for (mono, factor), (other, times) in itertools.product(first, second):
+        powers = dict(mono)
+        for i, p in other:
+            powers[i] = powers.get(i, 0) + p
+        key = tuple(sorted(powers.items()))
+        result[key] = result.get(key, 0.0) + factor * times
+    return tuple(result.items())
+
+
+def _scale(coefficient: Coefficient, by: float) -> Coefficient:
+    return tuple((monomial, factor * by) for monomial, factor in coefficient)
+
+
+def _padded(alpha: MultiIndex, dimension: int) -> MultiIndex:
+    return alpha + (0,) * (dimension - len(alpha))
+
+
+def _partial(function: Callable[[Array], Any], alpha: MultiIndex) -> Callable[[Array], Any]:
+    for axis, order in enumerate(alpha):
+        for _ in range(order):
+            function = _directional(function, axis)
+    return function
+
+
+def _directional(function: Callable[[Array], Any], axis: int) -> Callable[[Array], Any]:
+    def derivative(point: Array) -> Any:
+        return jax.jvp(function, (point,), (jnp.zeros_like(point).at[axis].set(1.0),))[1]
+
+    return derivative
+
+
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def _power(symbol: str, power: int) -> str:
+    return symbol if power == 1 else symbol + str(power).translate(_SUPERSCRIPTS)
+
+
+def _symbol(alpha: MultiIndex, names: tuple[str, ...]) -> str:
+    return "".join(_power(f"∂{name}", order) for name, order in zip(names, alpha, strict=False) if order)
+
+
+def _number(value: float) -> str:
+    return repr(int(value)) if value == int(value) and value < 1e15 else repr(value)

@@ -1,0 +1,1 @@
+"""Studies and examples that use the public interface only."""
