@@ -1,0 +1,164 @@
+"""Factorisation of a dense covariance: solve, log determinant, inverse, and how many digits survived.
+
+Matrices are Fortran ordered with their lower triangle filled, and are overwritten: one N² array serves as
+the covariance, its factor and its inverse in turn.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import psutil
+from jaxtyping import Float
+from scipy.linalg import blas, lapack
+
+from .errors import MemoryLimitError, PilescoreError
+
+PANEL = 4096
+"""Columns of a panel of the blocked factorisation."""
+
+LARGEST_THREADED = 12_000
+"""Above this size threaded LAPACK factorisations have been seen to end the process; panels are used."""
+
+EPS = float(np.finfo(np.float64).eps)
+
+
+class NotFactorable(PilescoreError):
+    """The leading minor that ends at row `row` is not positive; `pilescore.score` says whose row that is."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(f"the leading minor of order {row + 1} is not positive definite")
+        self.row = row
+
+
+def require_memory(size: int, extra: float = 0.0, purpose: str = "the covariance") -> None:
+    """Refuse, before allocating, a matrix of `size`² doubles (and `extra` bytes) that does not fit."""
+    needed = 8.0 * size**2 + extra
+    available = psutil.virtual_memory().available
+    if needed > available:
+        fits = int((available / 8.0) ** 0.5)
+        raise MemoryLimitError(
+            f"{purpose} of N = {size} observations needs {needed / 1e9:.1f} GB and {available / 1e9:.1f} GB are "
+            f"available. Use at most about {fits} observations: fewer nodes in a rule, or thinned data."
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Factor:
+    """The Cholesky factor `L` of `C = L Lᵀ`, in the lower triangle of `matrix`."""
+
+    matrix: Float[np.ndarray, "n n"]
+    diagonal: Float[np.ndarray, " n"]
+    """The diagonal of `C`, kept for the estimate of rounding."""
+
+    @property
+    def logdet(self) -> float:
+        """`log det C`."""
+        return 2.0 * float(np.log(self.matrix.diagonal()).sum())
+
+    @property
+    def logdet_rounding(self) -> float:
+        """An estimate of the rounding error of `logdet`.
+
+        Pivot `i` is `C_ii` less what the rows before it explain, so rounding leaves it a relative error of about
+        `eps C_ii / L_ii²`; these are added.
+        """
+        return EPS * float((self.diagonal / self.matrix.diagonal() ** 2).sum())
+
+    def quadratic_rounding(self, alpha: Float[np.ndarray, " n"]) -> float:
+        """Return an estimate `eps (Σ |α_i| √C_ii)²` of the rounding error of `yᵀC⁻¹y`, `α = C⁻¹y`."""
+        return EPS * float(np.abs(alpha) @ np.sqrt(self.diagonal)) ** 2
+
+    def solve(self, right: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "n ..."]:
+        """Return `C⁻¹ b`."""
+        return _checked(lapack.dpotrs(self.matrix, right, lower=1))
+
+    def half_solve(self, right: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:
+        """Return `L⁻¹ B`, overwriting `B` where it is Fortran ordered."""
+        return blas.dtrsm(1.0, self.matrix, right, lower=1, overwrite_b=1)
+
+    def condition(self, steps: int = 12) -> float:
+        """Return an estimate (from below) of the condition number by power iterations with the factor."""
+        rng = np.random.default_rng(0)
+        top = bottom = rng.standard_normal(len(self.diagonal))
+        for _ in range(steps):
+            top = top / np.linalg.norm(top)
+            top = blas.dtrmv(self.matrix, blas.dtrmv(self.matrix, top, lower=1, trans=1), lower=1)
+            bottom = self.solve(bottom / np.linalg.norm(bottom))
+        return float(np.linalg.norm(top) * np.linalg.norm(bottom))
+
+    def invert(self) -> Float[np.ndarray, "n n"]:
+        """Return `C⁻¹` in the lower triangle of the same memory; the factor is gone after it."""
+        if len(self.diagonal) <= LARGEST_THREADED:
+            return _checked(lapack.dpotri(self.matrix, lower=1, overwrite_c=1))
+        return _panel_inverse(self.matrix)
+
+
+def cholesky(matrix: Float[np.ndarray, "n n"]) -> Factor:
+    """Factor a symmetric matrix in place, given by its lower triangle.
+
+    Raises `NotFactorable` where it is not positive definite to working precision. Nothing is ever added to
+    the diagonal.
+    """
+    diagonal = matrix.diagonal().copy()
+    if len(diagonal) <= LARGEST_THREADED:
+        _potrf(matrix, 0)
+    else:
+        _panel_cholesky(matrix)
+    return Factor(matrix, diagonal)
+
+
+def _checked(answer: tuple[Any, int]) -> Any:
+    value, info = answer
+    if info != 0:
+        raise PilescoreError(f"LAPACK returned the error code {info}")
+    return value
+
+
+def _potrf(block: Float[np.ndarray, "n n"], first_row: int) -> None:
+    factor, info = lapack.dpotrf(block, lower=1, overwrite_a=1, clean=0)
+    if info > 0:
+        raise NotFactorable(first_row + info - 1)
+    if not np.isfinite(factor.diagonal()).all():
+        raise NotFactorable(first_row + int(np.argmin(np.isfinite(factor.diagonal()))))
+    if not np.shares_memory(factor, block):
+        block[...] = factor
+
+
+def _panel_cholesky(matrix: Float[np.ndarray, "n n"], width: int = PANEL) -> None:
+    """Left-looking factorisation by panels of columns: products only, and small factorisations."""
+    n = len(matrix)
+    for start in range(0, n, width):
+        stop = min(start + width, n)
+        for row in range(start, n, width):
+            rows = slice(row, min(row + width, n))
+            if start:
+                matrix[rows, start:stop] -= matrix[rows, :start] @ matrix[start:stop, :start].T
+            if row == start:
+                pivot = np.asfortranarray(matrix[rows, start:stop])
+                _potrf(pivot, start)
+                matrix[rows, start:stop] = pivot
+            else:
+                block = np.asfortranarray(matrix[rows, start:stop])
+                matrix[rows, start:stop] = blas.dtrsm(
+                    1.0, pivot, block, side=1, lower=1, trans_a=1, overwrite_b=1
+                )
+
+
+def _panel_inverse(matrix: Float[np.ndarray, "n n"], width: int = PANEL) -> Float[np.ndarray, "n n"]:
+    """Return `C⁻¹` from `L` in place: first `L⁻¹`, then `L⁻ᵀ L⁻¹`, each by products of panels."""
+    n = len(matrix)
+    cuts = [(start, min(start + width, n)) for start in range(0, n, width)]
+    for a, b in cuts:
+        matrix[a:b, a:b] = _checked(lapack.dtrtri(np.tril(matrix[a:b, a:b]), lower=1))
+        left = -matrix[a:b, a:b] @ matrix[a:b, :a]
+        for c, d in cuts:
+            if c < a:
+                matrix[a:b, c:d] = left[:, c:] @ matrix[c:a, c:d]
+    for a, b in cuts:  # ascending, so that each product reads what is still L⁻¹
+        for e, f in cuts:
+            if e >= a:
+                matrix[e:f, a:b] = matrix[e:, e:f].T @ matrix[e:, a:b]
+    return matrix

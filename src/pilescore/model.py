@@ -1,0 +1,302 @@
+"""The model: a kernel, observations of two roles, three temperatures, and the names of what may be chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import DictKey, GetAttrKey, SequenceKey
+from jaxtyping import Array, Float
+
+from .errors import InputError, OutsideDomainWarning, SmoothnessError, as_array, as_positive, require
+from .kernels import Kernel
+from .observations import Observation
+from .operators import Field, MultiIndex, Parameter
+
+Path: TypeAlias = tuple[Any, ...]
+TEMPERATURES = {"data": "gamma", "physics": "rho"}
+
+
+class Model(eqx.Module):
+    """A Gaussian process `f ~ GP(0, ηk)` with noisy observations of operators of it.
+
+    Its negative log posterior is, up to constants,
+    `(1/γ) Σ (f(x_i) − y_i)² + (1/ρ) Σ w_j (A f(z_j) − r_j)² + (1/2η) ‖f‖²`: data loss, physics loss, regularisation.
+
+    Parameters
+    ----------
+    kernel
+        `k`.
+    data
+        Blocks made by `observe`: one, or a list.
+    physics
+        Blocks made by `impose`: one, or a list (lists inside it are flattened).
+    gamma, rho, eta
+        The temperatures. A block may have one of its own. The noise variance of a datum is `γ/2`, that of a
+        physics node of weight `w` is `ρ/2w`.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> line = ps.Box(x=(0, 1))
+    >>> (dx,) = ps.partials(line)
+    >>> model = ps.Model(
+    ...     kernel=ps.RBF(bandwidth=0.5),
+    ...     data=ps.observe(ps.identity, values=[0.0, 1.0], at=[0.0, 1.0]),
+    ...     physics=ps.impose(dx**2, 0.0, on=line.interior(ps.GaussLegendre(8))),
+    ...     gamma=1e-2,
+    ...     rho=1e-2,
+    ... )
+    >>> model.parameters
+    {'kernel.bandwidth': 0.5, 'gamma': 0.01, 'rho': 0.01, 'eta': 1.0}
+    >>> model.replace({"kernel.bandwidth": 0.3}).parameters["kernel.bandwidth"]
+    0.3
+    """
+
+    kernel: Kernel
+    data: tuple[Observation, ...]
+    physics: tuple[Observation, ...]
+    gamma: Float[Array, ""]
+    rho: Float[Array, ""]
+    eta: Float[Array, ""]
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        data: Observation | Iterable[Any] = (),
+        physics: Observation | Iterable[Any] = (),
+        gamma: Any = 1.0,
+        rho: Any = 1.0,
+        eta: Any = 1.0,
+    ) -> None:
+        require(isinstance(kernel, Kernel), "kernel", kernel, "a kernel such as ps.RBF(bandwidth=0.5)")
+        self.kernel = kernel
+        self.data = _blocks(data, "data", "observe")
+        self.physics = _blocks(physics, "physics", "impose")
+        self.gamma, self.rho, self.eta = (
+            jnp.asarray(as_positive(value, name))
+            for name, value in (("gamma", gamma), ("rho", rho), ("eta", eta))
+        )
+        require(len(self.blocks) > 0, "data, physics", "no block at all", "at least one observation")
+        _check_dimensions(self)
+        _check_smoothness(self)
+        _check_names(self)
+        _check_inside(self)
+
+    @property
+    def blocks(self) -> tuple[Observation, ...]:
+        """All blocks, data first: the order of the stacked vector of values."""
+        return self.data + self.physics
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """A label for each block: its name, or its role and number."""
+        places = [(role, i) for role in ("data", "physics") for i in range(len(getattr(self, role)))]
+        return tuple(
+            block.name or f"{role}.{i}" for block, (role, i) in zip(self.blocks, places, strict=True)
+        )
+
+    @property
+    def size(self) -> int:
+        """The number of values, N."""
+        return sum(block.size for block in self.blocks)
+
+    @property
+    def values(self) -> Float[np.ndarray, " N"]:
+        """The stacked values `ỹ`."""
+        return np.concatenate([block.values for block in self.blocks])
+
+    def noise(self) -> Float[np.ndarray, " N"]:
+        """Return the noise variances `s² = τ/2w` of the stacked values."""
+        return np.concatenate([self.temperature(block) / (2 * block.weights) for block in self.blocks])
+
+    def temperature(self, block: Observation) -> float:
+        """Return the temperature that holds for a block: its own, or the model's for its role."""
+        shared = self.gamma if block.role == "data" else self.rho
+        return float(shared if block.temperature is None else block.temperature)
+
+    @property
+    def parameters(self) -> dict[str, float | np.ndarray]:
+        """The hyperparameters by name; see `replace`."""
+        found = {}
+        for name, paths in named_paths(self).items():
+            value = np.asarray(follow(self, paths[0]))
+            found[name] = float(value) if value.ndim == 0 else value
+        return found
+
+    def replace(self, values: Mapping[str, Any]) -> Model:
+        """Return the model with hyperparameters set by name, each checked as when it was made.
+
+        Names are paths: `kernel.bandwidth`, `kernel.parts.0.bandwidth`, `gamma`, `rho`, `eta`, `data.0.gamma`,
+        `physics.1.rho` (a block's own temperature), and the name of a parameter inside operators.
+        """
+        known = named_paths(self)
+        paths: list[Path] = []
+        leaves: list[Array] = []
+        for name, value in values.items():
+            require_name(name, known)
+            old = follow(self, known[name][0])
+            new = as_array(value, name)
+            require(new.shape == old.shape, name, new, f"shape {old.shape}")
+            for path in known[name]:
+                _recheck(self, path, name, new)
+                paths.append(path)
+                leaves.append(jnp.asarray(new))
+        return eqx.tree_at(lambda m: [follow(m, path) for path in paths], self, leaves)
+
+    def __repr__(self) -> str:
+        lines = [f"kernel={self.kernel!r},"]
+        lines += [f"{role}={list(getattr(self, role))!r}," for role in ("data", "physics")]
+        lines += [f"gamma={float(self.gamma):g}, rho={float(self.rho):g}, eta={float(self.eta):g},"]
+        return "Model(\n    " + "\n    ".join(lines) + "\n)"
+
+
+def named_paths(model: Model) -> dict[str, list[Path]]:
+    """Return every hyperparameter's name with the paths of its leaves (several where a name is shared)."""
+    found: dict[str, list[Path]] = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(model)[0]:
+        if eqx.is_inexact_array(leaf):
+            name = _name(model, path)
+            if name is not None:
+                found.setdefault(name, []).append(path)
+    return found
+
+
+def follow(root: Any, path: Path) -> Any:
+    """Return the leaf at the end of a path."""
+    for key in path:
+        if isinstance(key, GetAttrKey):
+            root = getattr(root, key.name)
+        elif isinstance(key, SequenceKey):
+            root = root[key.idx]
+        else:
+            root = root[key.key]
+    return root
+
+
+def require_name(name: str, known: Iterable[str]) -> None:
+    """Raise an `InputError` with the nearest name and the whole list if a name is not there."""
+    names = list(known)
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"no hyperparameter {name!r}.{hint} This model has: {', '.join(names)}")
+
+
+def _name(model: Model, path: Path) -> str | None:
+    first = path[0].name
+    if first == "kernel":
+        return ".".join(_text(key) for key in path)
+    if first in ("gamma", "rho"):
+        blocks = model.data if first == "gamma" else model.physics
+        return first if any(block.temperature is None for block in blocks) else None
+    if first == "eta":
+        return first
+    inside = path[2:]
+    if inside[0].name == "temperature":
+        return f"{first}.{path[1].idx}.{TEMPERATURES[first]}"
+    if inside[0].name == "operator":
+        atom = follow(model, path[:5])
+        if isinstance(atom, Parameter):
+            return atom.name
+        assert isinstance(atom, Field)
+        return ".".join([atom.name, *(_text(key) for key in path[6:])])
+    return None
+
+
+def _text(key: Any) -> str:
+    if isinstance(key, GetAttrKey):
+        return key.name
+    return str(key.idx if isinstance(key, SequenceKey) else key.key if isinstance(key, DictKey) else key)
+
+
+def _recheck(model: Model, path: Path, name: str, value: np.ndarray) -> None:
+    """Check a new value as the constructor of its owner does."""
+    if name.split(".")[-1] in ("gamma", "rho", "eta") and not name.startswith("kernel"):
+        as_positive(value, name)
+    owner = follow(model, path[:-1])
+    if dataclasses.is_dataclass(owner) and isinstance(path[-1], GetAttrKey):
+        for entry in dataclasses.fields(owner):
+            if entry.name == path[-1].name and "converter" in entry.metadata:
+                entry.metadata["converter"](value)
+
+
+def _blocks(given: Any, role: str, maker: str) -> tuple[Observation, ...]:
+    if isinstance(given, Observation):
+        given = (given,)
+    expected = f"a block made by ps.{maker}, or a list of them"
+    require(isinstance(given, Iterable), role, given, expected)
+    flat: list[Observation] = []
+    for item in given:
+        if isinstance(item, list | tuple):
+            flat.extend(_blocks(item, role, maker))
+        else:
+            require(isinstance(item, Observation), role, item, expected)
+            require(item.role == role, role, item, expected)
+            flat.append(item)
+    return tuple(flat)
+
+
+def _check_dimensions(model: Model) -> None:
+    first, label = model.blocks[0], model.labels[0]
+    for block, other in zip(model.blocks, model.labels, strict=True):
+        if block.dimension != first.dimension:
+            raise InputError(
+                f"block {other!r} has points with {block.dimension} coordinates, block {label!r} with "
+                f"{first.dimension}: expected the same number everywhere"
+            )
+    model.kernel.check_dimension(first.dimension)
+
+
+def check_bears(kernel: Kernel, indices: Iterable[MultiIndex], what: str) -> None:
+    """Raise a `SmoothnessError` that names kernel and operator if a derivative is not there."""
+    worst = max((alpha for alpha in indices if not kernel.bears(alpha)), key=sum, default=None)
+    if worst is not None:
+        order = sum(worst)
+        wanted = [f"Matern(nu={p + 0.5})" for p in range(order, min(order + 2, 7))]
+        raise SmoothnessError(
+            f"{what} takes derivatives of order {order}, but {kernel!r} bears at most {kernel.smoothness} on each "
+            f"side. Kernels that would do: {', '.join(['RBF', 'RationalQuadratic', *wanted])}."
+        )
+
+
+def _check_smoothness(model: Model) -> None:
+    for block, label in zip(model.blocks, model.labels, strict=True):
+        check_bears(model.kernel, block.indices, f"block {label!r}: the operator {block.operator}")
+
+
+def _check_names(model: Model) -> None:
+    for name, paths in named_paths(model).items():
+        kinds = {path[0].name in ("data", "physics") and "operator" in map(_text, path) for path in paths}
+        if len(kinds) > 1:
+            raise InputError(f"a parameter inside an operator is called {name!r}, which the model uses itself")
+        values = [np.asarray(follow(model, path)) for path in paths]
+        if any(not np.array_equal(v, values[0]) for v in values):
+            shown = " and ".join(sorted({str(v) for v in values}))
+            raise InputError(f"parameter {name!r} has different values in different operators: {shown}")
+
+
+def _check_inside(model: Model) -> None:
+    regions = [block.region for block in model.physics if block.region is not None]
+    if not regions:
+        return
+    low = np.min([block.points.min(axis=0) for block in model.physics], axis=0)
+    high = np.max([block.points.max(axis=0) for block in model.physics], axis=0)
+    for block, label in zip(model.data, model.labels, strict=False):
+        reach = 0.5 * (high - low)
+        out = np.any((block.points < low - reach) | (block.points > high + reach), axis=1)
+        if out.any():
+            first = block.points[np.flatnonzero(out)[0]]
+            warnings.warn(
+                f"block {label!r}: {int(out.sum())} of {len(out)} points lie far outside the region where physics "
+                f"is imposed, the first at {first}. Are the columns in the order of the coordinates?",
+                OutsideDomainWarning,
+                stacklevel=3,
+            )

@@ -1,0 +1,407 @@
+"""What is known of the unknown: values of operators or functionals of it, with their noise.
+
+Data and physics are one concept. A block of observations is `v = R (L f)(P) + ε`, `ε_i ~ N(0, τ / 2w_i)`, with a
+temperature `τ`: γ for data (where `w = 1` unless given), ρ for physics (where `w` are quadrature weights).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .domains import Nodes, Region
+from .errors import InputError, as_points, as_positive, as_vector, require
+from .operators import MultiIndex, Operator, identity, normal_derivative
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Functional:
+    """Linear functionals `R · (L f)(points)` of the unknown: integrals, averages, differences.
+
+    Parameters
+    ----------
+    operator
+        `L`.
+    points
+        The points of evaluation, of shape (q, d).
+    matrix
+        `R`, of shape (n, q): one row for each functional.
+    weights
+        The quadrature weight of each functional when it is imposed, of shape (n,).
+    """
+
+    operator: Operator
+    points: Float[np.ndarray, "q d"]
+    matrix: Float[np.ndarray, "n q"]
+    weights: Float[np.ndarray, " n"]
+
+
+def integral(over: Nodes, operator: Operator = identity) -> Functional:
+    """Return the functional `∫ L f` over a domain, a face or a slice, by the rule of the nodes.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> strip = ps.Box(t=(0, 1), x=(0, 2))
+    >>> mass = ps.integral(strip.slice(t=0.5)(ps.GaussLegendre(20)))
+    >>> ps.observe(mass, values=1.0)
+    observe(1 functional of Id at 20 points)
+    """
+    _check_nodes(over, "over")
+    return Functional(operator, over.points, over.weights[None, :], np.ones(1))
+
+
+def difference(first: Nodes, second: Nodes, operator: Operator = identity) -> Functional:
+    """Return the functionals `(L f)(p_j) − (L f)(q_j)` for two sets of as many nodes.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> strip = ps.Box(t=(0, 1), x=(0, 2))
+    >>> rule = ps.GaussLegendre(10)
+    >>> jump = ps.difference(strip.face(x=2)(rule), strip.face(x=0)(rule))
+    >>> ps.impose(jump, 0.0)
+    impose(10 functionals of Id at 20 points)
+    """
+    _check_nodes(first, "first")
+    _check_nodes(second, "second")
+    counts = f"{len(first)} and {len(second)} nodes"
+    require(len(first) == len(second), "difference", counts, "two sets of as many nodes")
+    eye = np.eye(len(first))
+    points = np.concatenate([first.points, second.points])
+    return Functional(operator, points, np.concatenate([eye, -eye], axis=1), first.weights)
+
+
+def stack(*functionals: Functional) -> Functional:
+    """Return several functionals of one operator as one block.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> strip = ps.Box(t=(0, 1), x=(0, 2))
+    >>> masses = ps.stack(*[ps.integral(strip.slice(t=t)(ps.GaussLegendre(20))) for t in (0.2, 0.5, 0.8)])
+    >>> ps.observe(masses, values=[1.0, 1.0, 1.0])
+    observe(3 functionals of Id at 60 points)
+    """
+    require(len(functionals) > 0, "functionals", functionals, "at least one")
+    first = functionals[0]
+    for other in functionals[1:]:
+        same = repr(other.operator) == repr(first.operator)
+        require(same, "functionals", other.operator, f"all of one operator, {first.operator}")
+    sizes = [f.matrix.shape for f in functionals]
+    matrix = np.zeros((sum(n for n, _ in sizes), sum(q for _, q in sizes)))
+    row = column = 0
+    for functional, (n, q) in zip(functionals, sizes, strict=True):
+        matrix[row : row + n, column : column + q] = functional.matrix
+        row, column = row + n, column + q
+    points = np.concatenate([f.points for f in functionals])
+    return Functional(first.operator, points, matrix, np.concatenate([f.weights for f in functionals]))
+
+
+class Observation(eqx.Module):
+    """A block of observations; made by `observe` and `impose`."""
+
+    role: Literal["data", "physics"] = eqx.field(static=True)
+    name: str | None = eqx.field(static=True)
+    operator: Operator
+    points: Float[np.ndarray, "q d"]
+    matrix: Float[np.ndarray, "n q"] | None
+    values: Float[np.ndarray, " n"]
+    weights: Float[np.ndarray, " n"]
+    temperature: Float[Array, ""] | None
+    nodes: Nodes | None = eqx.field(static=True)
+    region: Region | None = eqx.field(static=True)
+    table: Float[np.ndarray, "terms q"] | None
+    """The operator's coefficients at the points, computed once where they hold no parameter."""
+
+    @property
+    def size(self) -> int:
+        """The number of values."""
+        return len(self.values)
+
+    @property
+    def dimension(self) -> int:
+        """The number of coordinates."""
+        return int(self.points.shape[1])
+
+    @property
+    def indices(self) -> tuple[MultiIndex, ...]:
+        """The multi-indices of the operator's terms."""
+        return self.operator.indices(self.dimension)
+
+    def coefficients(self) -> Float[np.ndarray | Array, "terms q"]:
+        """Return the operator's coefficients at the points."""
+        return self.operator.coefficients(self.points) if self.table is None else self.table
+
+    def __repr__(self) -> str:
+        verb = "observe" if self.role == "data" else "impose"
+        label = f", name={self.name!r}" if self.name else ""
+        count = len(self.points)
+        if self.matrix is not None:
+            many = "functional" if self.size == 1 else "functionals"
+            return f"{verb}({self.size} {many} of {self.operator} at {count} points{label})"
+        return f"{verb}({self.operator} at {count} {'point' if count == 1 else 'points'}{label})"
+
+
+def observe(
+    operator: Operator | Functional,
+    values: Any,
+    at: Any = None,
+    *,
+    gamma: float | None = None,
+    noise: Any = None,
+    domain: Region | None = None,
+    name: str | None = None,
+) -> Observation:
+    """Return a block of measurements `y_i = (L f)(x_i) + ε_i`, `ε_i ~ N(0, γ/2)`.
+
+    Parameters
+    ----------
+    operator
+        What was measured: `identity`, any operator, or a `Functional`.
+    values
+        `y`, one for each point (a scalar stands for all).
+    at
+        The points `x`, of shape (n, d), or (n,) in one dimension. Not given for a functional.
+    gamma
+        A temperature of this block alone; without it the model's `gamma` holds.
+    noise
+        Instead of a temperature: the known standard deviation of the noise, one or one for each value. It
+        sets `γ = 2` for the block with weights `1/noise²`.
+    domain
+        If given, points outside it are refused.
+    name
+        A label for reports.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> ps.observe(ps.identity, values=[0.1, 0.4, 0.2], at=[0.0, 0.5, 1.0], noise=0.05)
+    observe(Id at 3 points)
+    """
+    if isinstance(operator, Functional):
+        require(at is None, "at", at, "nothing: a functional has its own points")
+        points, matrix, target = operator.points, operator.matrix, operator.operator
+    else:
+        _check_operator(operator)
+        require(at is not None, "at", at, "the points of measurement")
+        points, matrix, target = as_points(at, "at"), None, operator
+    count = len(points) if matrix is None else len(matrix)
+    vector = as_vector(values, "values", count, "point" if matrix is None else "functional")
+    if domain is not None:
+        _check_inside(points, domain)
+    weights = np.ones(count)
+    require(gamma is None or noise is None, "noise", noise, "either gamma or noise, not both")
+    if noise is not None:
+        weights, gamma = _noise_weights(noise, count), 2.0
+    return _observation("data", name, target, points, matrix, vector, weights, gamma, None, domain)
+
+
+def impose(
+    operator: Operator | Functional,
+    value: Any,
+    on: Nodes | None = None,
+    *,
+    rho: float | None = None,
+    noise: Any = None,
+    name: str | None = None,
+) -> Observation:
+    """Return a block of physics: `(A f)(z_j) = r_j` at quadrature nodes, with noise variance `ρ / 2w_j`.
+
+    Parameters
+    ----------
+    operator
+        `A`: an operator, or a `Functional` (which has its own nodes).
+    value
+        `r`: a number, a function of the point, or an array with one value for each node.
+    on
+        The nodes and weights, as `square.interior(ps.GaussLegendre(13))` or `ps.nodes(points, weights)`.
+    rho
+        A temperature of this block alone; without it the model's `rho` holds.
+    noise
+        Instead of a temperature: the standard deviation with which the equation holds at each node.
+    name
+        A label for reports.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> square = ps.Box(x=(-1, 1), y=(-1, 1))
+    >>> ps.impose(ps.laplacian(square), lambda p: p[0] * p[1], on=square.interior(ps.GaussLegendre(5)))
+    impose(∂x² + ∂y² at 25 points)
+    """
+    if isinstance(operator, Functional):
+        require(on is None, "on", on, "nothing: a functional has its own nodes")
+        points, matrix, target = operator.points, operator.matrix, operator.operator
+        weights = operator.weights
+        require(not callable(value), "value", value, "numbers: a functional has no single point")
+    else:
+        _check_operator(operator)
+        _check_nodes(on, "on")
+        assert on is not None
+        points, matrix, target, weights = on.points, None, operator, on.weights
+        if target.names and on.region is not None and target.names != on.names:
+            have, want = ", ".join(on.names), ", ".join(target.names)
+            raise InputError(f"operator {target} acts on ({want}), but the nodes are in ({have})")
+    count = len(weights)
+    vector = as_vector(evaluate(value, points), "value", count, "node") if callable(value) else None
+    if vector is None:
+        vector = as_vector(value, "value", count, "node" if matrix is None else "functional")
+    require(rho is None or noise is None, "noise", noise, "either rho or noise, not both")
+    if noise is not None:
+        weights, rho = _noise_weights(noise, count), 2.0
+    region = None if on is None else on.region
+    return _observation("physics", name, target, points, matrix, vector, weights, rho, on, region)
+
+
+def dirichlet(value: Any, on: Nodes, **options: Any) -> Observation:
+    """Impose `f = value`. Options are those of `impose`. On the face at the first time it is an initial condition.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, pilescore as ps
+    >>> strip = ps.Box(t=(0, 1), x=(0, 1))
+    >>> ps.dirichlet(lambda p: jnp.sin(p[1]), on=strip.face(t=0)(ps.GaussLegendre(20)))
+    impose(Id at 20 points)
+    """
+    return impose(identity, value, on, **options)
+
+
+def neumann(value: Any, on: Nodes, **options: Any) -> Observation:
+    """Impose `∂f/∂n = value` on a face, with its outward normal. Options are those of `impose`.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> square = ps.Box(x=(-1, 1), y=(-1, 1))
+    >>> ps.neumann(0.0, on=square.face(y=-1)(ps.GaussLegendre(5)))
+    impose(-∂y at 5 points)
+    """
+    return impose(normal_derivative(_face(on)), value, on, **options)
+
+
+def robin(a: Any, b: Any, value: Any, on: Nodes, **options: Any) -> Observation:
+    """Impose `a f + b ∂f/∂n = value` on a face; `a` and `b` are numbers, parameters or functions of the point.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> square = ps.Box(x=(-1, 1), y=(-1, 1))
+    >>> ps.robin(2.0, 1.0, 0.0, on=square.face(x=1)(ps.GaussLegendre(5)))
+    impose(2 Id + ∂x at 5 points)
+    """
+    return impose(a * identity + b * normal_derivative(_face(on)), value, on, **options)
+
+
+def cauchy(value: Any, flux: Any, on: Nodes, **options: Any) -> list[Observation]:
+    """Impose both `f = value` and `∂f/∂n = flux` on a face.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> line = ps.Box(x=(0, 1))
+    >>> ps.cauchy(1.0, 0.0, on=line.face(x=0)(ps.GaussLegendre(1)))
+    [impose(Id at 1 point), impose(-∂x at 1 point)]
+    """
+    return [dirichlet(value, on, **options), neumann(flux, on, **options)]
+
+
+def periodic(first: Nodes, second: Nodes, derivatives: int = 0, **options: Any) -> list[Observation]:
+    """Impose that `f` and its first normal derivatives agree on two opposite faces.
+
+    Parameters
+    ----------
+    first, second
+        Nodes of the two faces by one rule.
+    derivatives
+        How many derivatives agree besides the values.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> strip = ps.Box(t=(0, 1), x=(0, 2))
+    >>> left, right = (strip.face(x=x)(ps.GaussLegendre(8)) for x in (0, 2))
+    >>> ps.periodic(left, right, derivatives=1)
+    [impose(8 functionals of Id at 16 points), impose(8 functionals of -∂x at 16 points)]
+    """
+    inward = normal_derivative(_face(first))
+    return [
+        impose(difference(first, second, inward**order), 0.0, **options) for order in range(derivatives + 1)
+    ]
+
+
+def evaluate(function: Callable[[Any], Any], points: Float[np.ndarray, "n d"]) -> np.ndarray:
+    """Return a function of one point at each point: vectorised where it is a JAX function, else by a loop."""
+    try:
+        return np.asarray(jax.vmap(function)(jnp.asarray(points)))
+    except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError, TypeError):
+        return np.asarray([function(point) for point in points])
+
+
+def _observation(
+    role: Literal["data", "physics"],
+    name: str | None,
+    operator: Operator,
+    points: Float[np.ndarray, "q d"],
+    matrix: Float[np.ndarray, "n q"] | None,
+    values: Float[np.ndarray, " n"],
+    weights: Float[np.ndarray, " n"],
+    temperature: float | None,
+    nodes: Nodes | None,
+    region: Region | None,
+) -> Observation:
+    operator.check_dimension(points.shape[1])
+    require(len(operator.terms) > 0, "operator", operator, "an operator that is not zero")
+    if temperature is not None:
+        as_positive(temperature, "gamma" if role == "data" else "rho")
+    table = None if operator.has_parameters else np.asarray(operator.coefficients(points))
+    if table is not None and not np.isfinite(table).all():
+        bad = points[np.flatnonzero(~np.isfinite(table).all(axis=0))[0]]
+        raise InputError(f"operator {operator}: a coefficient is NaN or infinite at the point {bad}")
+    scalar = None if temperature is None else jnp.asarray(float(temperature))
+    return Observation(
+        role, name, operator, points, matrix, values, weights, scalar, nodes, region, table
+    )
+
+
+def _noise_weights(noise: Any, count: int) -> Float[np.ndarray, " n"]:
+    deviation = as_vector(noise, "noise", count, "value")
+    require(bool(np.all(deviation > 0)), "noise", float(deviation.min()), "positive standard deviations")
+    return 1.0 / deviation**2
+
+
+def _check_operator(operator: Any) -> None:
+    expected = "an operator such as ps.identity or ps.laplacian(box), or a functional such as ps.integral(nodes)"
+    require(isinstance(operator, Operator), "operator", operator, expected)
+
+
+def _check_nodes(on: Any, argument: str) -> None:
+    expected = "nodes with weights: box.interior(rule), box.face(x=0)(rule) or ps.nodes(points, weights)"
+    require(isinstance(on, Nodes), argument, on, expected)
+
+
+def _face(on: Nodes) -> Region:
+    _check_nodes(on, "on")
+    require(on.region is not None, "on", on, "nodes made from a face, which has a normal")
+    assert on.region is not None
+    return on.region
+
+
+def _check_inside(points: Float[np.ndarray, "n d"], domain: Region) -> None:
+    require(points.shape[1] == domain.dimension, "at", points, f"points with {domain.dimension} coordinates")
+    outside = np.flatnonzero(~domain.contains(points))
+    if outside.size:
+        first = ", ".join(f"{name} = {v:g}" for name, v in zip(domain.names, points[outside[0]], strict=True))
+        raise InputError(
+            f"at: {outside.size} of {len(points)} points lie outside {domain!r}; the first is number "
+            f"{outside[0]}, ({first}). Check the order of the columns and the units."
+        )
+
+

@@ -1,0 +1,136 @@
+"""A model's covariance, assembled, factored and solved: what scores and posteriors are read from."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import numpy as np
+from jaxtyping import Float
+
+from .errors import InputError, NotPositiveDefiniteError, PrecisionWarning, listed
+from .gram import Layout, covariance, layout
+from .linalg import EPS, Factor, NotFactorable, cholesky
+from .model import Model
+
+EIGENVALUES_UP_TO = 3000
+"""The size up to which a failed factorisation is explained by the eigenvalues of the matrix."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class System:
+    """`C = ηQ + S` of a model, with its factor and `α = C⁻¹ỹ`; vectors are in the order of assembly."""
+
+    model: Model
+    rows: Layout
+    eta: float
+    values: Float[np.ndarray, " N"]
+    noise: Float[np.ndarray, " N"]
+    factor: Factor
+    alpha: Float[np.ndarray, " N"]
+
+    @property
+    def fit(self) -> float:
+        """`ỹᵀC⁻¹ỹ / N`."""
+        return float(self.values @ self.alpha) / len(self.values)
+
+    @property
+    def rounding(self) -> float:
+        """An estimate of the rounding error of PILE."""
+        total = self.factor.logdet_rounding + self.factor.quadratic_rounding(self.alpha)
+        return total / len(self.values)
+
+    def by_block(self, vector: Float[np.ndarray, " N"]) -> dict[str, float]:
+        """Return the sums over each block of a vector in the order of assembly."""
+        stacked = np.empty_like(vector)
+        stacked[self.rows.order] = vector
+        return _sums(self.model, stacked)
+
+    def warn_if_imprecise(self, threshold: float = 1e-6) -> None:
+        """Warn, naming the blocks involved, if rounding has taken the digits of the score."""
+        if self.rounding > threshold:
+            lost = self.by_block(self.factor.diagonal / self.factor.matrix.diagonal() ** 2)
+            warnings.warn(
+                f"rounding leaves PILE uncertain by about {self.rounding:.1e} (condition number about "
+                f"{self.factor.condition():.1e}). {_culprits(lost)} {_remedy(self.model)}",
+                PrecisionWarning,
+                stacklevel=4,
+            )
+
+
+def solve(model: Model, eta: float | None = None, noise: Float[np.ndarray, " N"] | None = None) -> System:
+    """Assemble, factor and solve; `eta` and `noise` replace those of the model, if given."""
+    eta = float(model.eta) if eta is None else eta
+    rows = layout(model.blocks)
+    values = model.values[rows.order]
+    variance = (model.noise() if noise is None else noise)[rows.order]
+    matrix = covariance(model.kernel, rows, eta)
+    matrix.flat[:: len(values) + 1] += variance
+    try:
+        factor = cholesky(matrix)
+    except NotFactorable as failure:
+        raise _explained(model, rows, eta, variance, failure) from None
+    return System(model, rows, eta, values, variance, factor, factor.solve(values))
+
+
+def _explained(
+    model: Model, rows: Layout, eta: float, noise: np.ndarray, failure: NotFactorable
+) -> Exception:
+    """Say which block a failed factorisation stopped in, how ill-conditioned the matrix is, and what to do."""
+    place = int(rows.order[failure.row])
+    bounds = np.cumsum([0, *(block.size for block in model.blocks)])
+    index = int(np.searchsorted(bounds, place, side="right")) - 1
+    text = (
+        f"the covariance of {len(noise)} observations is not positive definite to working precision: the "
+        f"factorisation stopped at observation {place - bounds[index]} of block {model.labels[index]!r} "
+        f"({model.blocks[index].operator})."
+    )
+    if len(noise) <= EIGENVALUES_UP_TO:
+        matrix = covariance(model.kernel, rows, eta)
+        matrix.flat[:: len(noise) + 1] += noise
+        if not np.isfinite(np.tril(matrix)).all():
+            return InputError(
+                f"the covariance of block {model.labels[index]!r} ({model.blocks[index].operator}) has NaN or "
+                f"infinite entries: check the kernel {model.kernel!r} and the operator's coefficients there"
+            )
+        eigenvalues, vectors = np.linalg.eigh(matrix)
+        least = np.empty(len(noise))
+        least[rows.order] = vectors[:, 0] ** 2
+        text += (
+            f" Its eigenvalues reach from {eigenvalues[0]:.1e} to {eigenvalues[-1]:.1e}, a condition number of "
+            f"{eigenvalues[-1] / max(abs(eigenvalues[0]), EPS * eigenvalues[-1]):.0e} or more. "
+            f"{_culprits(_sums(model, least))}"
+        )
+    return NotPositiveDefiniteError(f"{text} {_remedy(model)}")
+
+
+def _sums(model: Model, stacked: np.ndarray) -> dict[str, float]:
+    bounds = np.cumsum([0, *(block.size for block in model.blocks)])
+    sums: dict[str, float] = {}
+    for label, start, stop in zip(model.labels, bounds[:-1], bounds[1:], strict=True):
+        sums[label] = sums.get(label, 0.0) + float(stacked[start:stop].sum())
+    return sums
+
+
+def _culprits(parts: dict[str, float]) -> str:
+    total = sum(parts.values())
+    named = [
+        f"{label!r} ({100 * part / total:.0f}%)"
+        for label, part in sorted(parts.items(), key=lambda item: -item[1])
+        if part > 0.05 * total
+    ]
+    return f"The nearly dependent rows are in block{'s' if len(named) > 1 else ''} {listed(named)}."
+
+
+def _remedy(model: Model) -> str:
+    noises = [
+        f"{'gamma' if block.role == 'data' else 'rho'} of {label!r} (now {model.temperature(block):.1e})"
+        for block, label in zip(model.blocks, model.labels, strict=True)
+    ]
+    twins = [
+        f"{len(block.points) - count} coincident points in {label!r}"
+        for block, label in zip(model.blocks, model.labels, strict=True)
+        if block.matrix is None and (count := len(np.unique(block.points, axis=0))) < len(block.points)
+    ]
+    thin = f"; thin the {listed(twins)}" if twins else ""
+    return f"What helps: raise {' or '.join(noises)}; shorten the kernel's bandwidth or use a rougher kernel{thin}."
