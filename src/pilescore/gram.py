@@ -8,12 +8,13 @@ for each pair of structures and used for every size, hyperparameter and coeffici
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -50,6 +51,11 @@ class Tile:
         """The number of values."""
         return self.rows.stop - self.rows.start
 
+    @property
+    def width(self) -> int:
+        """The number of points, with padding."""
+        return int(self.points.shape[1])
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
@@ -74,7 +80,7 @@ class Layout:
 def layout(blocks: Sequence[Observation], tables: Sequence[Any] | None = None) -> Layout:
     """Cut blocks into tiles; `tables` replaces the coefficients of their operators, if given."""
     if tables is None:
-        tables = [block.coefficients() for block in blocks]
+        tables = [block.coefficients for block in blocks]
     starts = np.cumsum([0, *(block.size for block in blocks)])
     groups: dict[tuple[MultiIndex, ...], list[int]] = {}
     plain = [i for i, block in enumerate(blocks) if block.matrix is None]
@@ -114,37 +120,36 @@ def layout(blocks: Sequence[Observation], tables: Sequence[Any] | None = None) -
     return Layout(tuple(tiles), np.concatenate(order))
 
 
-def query(points: Float[np.ndarray, "n d"], indices: tuple[MultiIndex, ...], table: Any) -> Layout:
+def query(
+    points: Float[np.ndarray, "n d"],
+    indices: tuple[MultiIndex, ...],
+    coefficients: Callable[[np.ndarray], Any],
+) -> Layout:
     """Return the layout of one operator at any number of points, for prediction."""
     count = len(points)
     width = min(TILE, count)
-    cuts = [slice(start, min(start + width, count)) for start in range(0, count, width)]
-    values = np.asarray(table)
-    tiles = tuple(_tile(cut, indices, points[cut], values[:, cut], None, width) for cut in cuts)
-    return Layout(tiles, np.arange(count))
+    tiles = []
+    for start in range(0, count, width):
+        part = points[start : start + width]
+        table = np.asarray(coefficients(part))
+        tiles.append(_tile(slice(start, start + len(part)), indices, part, table, None, width))
+    return Layout(tuple(tiles), np.arange(count))
 
 
 def covariance(kernel: Kernel, rows: Layout, eta: float) -> Float[np.ndarray, "N N"]:
     """Return `ηQ` in assembled order: Fortran ordered, its lower triangle filled."""
-    require_float64()
     require_memory(rows.size)
     upper = np.empty((rows.size, rows.size))
-
-    def keep(first: Tile, second: Tile, block: np.ndarray) -> None:
+    for first, second, block in _blocks(kernel, rows.pairs(), eta):
         upper[first.rows, second.rows] = block
-
-    _each(kernel, rows.pairs(), eta, keep)
     return upper.T
 
 
 def cross(kernel: Kernel, first: Tile, rows: Layout, eta: float) -> Float[np.ndarray, "n N"]:
     """Return the covariances `η (A ⊗ L) k` of one tile with all rows of a layout."""
     out = np.empty((first.size, rows.size))
-
-    def keep(_: Tile, second: Tile, block: np.ndarray) -> None:
+    for _, second, block in _blocks(kernel, ((first, second) for second in rows.tiles), eta):
         out[:, second.rows] = block
-
-    _each(kernel, ((first, second) for second in rows.tiles), eta, keep)
     return out
 
 
@@ -156,55 +161,72 @@ def variances(kernel: Kernel, tile: Tile, eta: float) -> Float[np.ndarray, " n"]
     return eta * np.asarray(out)[: tile.size]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Weights:
+    """The symmetric matrix `G = H − uuᵀ/c` that derivatives of the covariance are contracted with."""
+
+    matrix: Float[np.ndarray, "N N"]
+    """`H` by its upper triangle."""
+    vector: Float[np.ndarray, " N"]
+    scale: float
+
+    def parts(self, first: Tile, second: Tile) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return `H`, `u/c` and `u` of one pair of tiles."""
+        left, right = self.vector[first.rows] / self.scale, self.vector[second.rows]
+        return self.matrix[first.rows, second.rows], left, right
+
+    def dense(self, first: Tile, second: Tile) -> Float[np.ndarray, "n m"]:
+        """Return `G` of one pair of tiles, as counted on one triangle (see `_triangle`)."""
+        block, left, right = self.parts(first, second)
+        weights = block - np.outer(left, right)
+        if first.rows != second.rows:
+            return 2.0 * weights
+        return np.triu(weights) + np.triu(weights, 1)
+
+
 def kernel_gradient(
-    kernel: Kernel,
-    directions: Sequence[Kernel],
-    rows: Layout,
-    eta: float,
-    weight: Callable[[Tile, Tile], Float[np.ndarray, "n m"]],
-) -> Float[np.ndarray, " directions"]:
-    """Return `Σ_ij G_ij ∂C_ij` for changes of the kernel's hyperparameters, given `G` by tiles."""
+    kernel: Kernel, leaves: Sequence[int], rows: Layout, eta: float, weights: Weights
+) -> list[Float[np.ndarray, "..."]]:
+    """Return `Σ_ij G_ij ∂C_ij` for each of the kernel's numbers that are named by their positions."""
     arrays, form = _split(kernel)
-    tangents = [_split(direction)[0] for direction in directions]
-    total = np.zeros(len(directions))
+    total = [np.zeros(arrays[leaf].size) for leaf in leaves]
     for first, second in rows.pairs():
-        weights = _on_points(first, second, weight(first, second))
         spec = (form, first.indices, second.indices)
-        args = first.points, first.table, second.points, second.table
-        for i, product in enumerate(_weighted_tangents(spec, arrays, tangents, weights, *args)):
-            total[i] += eta * float(np.asarray(product).sum())
-    return total
+        if first.matrix is None and second.matrix is None:
+            block, left, right = weights.parts(first, second)
+            if block.shape != (first.width, second.width):
+                block = np.pad(block, ((0, first.width - first.size), (0, second.width - second.size)))
+                left, right = (np.pad(v, (0, t.width - t.size)) for v, t in ((left, first), (right, second)))
+            diagonal = first.rows == second.rows
+        else:
+            block = _on_points(first, second, weights.dense(first, second))
+            left, right = np.zeros(first.width), np.zeros(second.width)
+            diagonal = None
+        given = block, left, right, first.points, first.table, second.points, second.table
+        products = iter(_weighted_tangents(spec, tuple(leaves), diagonal, arrays, *given))
+        for sums in total:
+            for i in range(len(sums)):
+                sums[i] += eta * float(np.asarray(next(products)).sum())
+    return [sums.reshape(arrays[leaf].shape) for sums, leaf in zip(total, leaves, strict=True)]
 
 
 def coefficient_gradient(
-    kernel: Kernel,
-    moved: Sequence[Layout],
-    rows: Layout,
-    eta: float,
-    weight: Callable[[Tile, Tile], Float[np.ndarray, "n m"]],
-) -> Float[np.ndarray, " directions"]:
-    """Return `Σ_ij G_ij ∂C_ij` for changes of the operators' coefficients: layouts that hold their tangents."""
-    total = np.zeros(len(moved))
-    for k, tangent in enumerate(moved):
-        pairs = zip(rows.pairs(), tangent.pairs(), strict=True)
-        for (first, second), (first_dot, second_dot) in pairs:
-            weights = weight(first, second)
-            for a, b in ((first_dot, second), (first, second_dot)):
-                _each(kernel, [(a, b)], eta, lambda _a, _b, block, w=weights: _accumulate(total, k, w, block))
+    kernel: Kernel, moved: Layout, rows: Layout, eta: float, weights: Weights
+) -> float:
+    """Return `Σ_ij G_ij ∂C_ij` for a change of the operators' coefficients: a layout that holds their tangents."""
+    total = 0.0
+    for (first, second), (first_dot, second_dot) in zip(rows.pairs(), moved.pairs(), strict=True):
+        weight = weights.dense(first, second)
+        for a, b in ((first_dot, second), (first, second_dot)):
+            for _, _, block in _blocks(kernel, [(a, b)], eta):
+                total += float(np.vdot(weight, block))
     return total
 
 
-def _accumulate(total: np.ndarray, k: int, weights: np.ndarray, block: np.ndarray) -> None:
-    total[k] += float(np.vdot(weights, block))
-
-
-def _each(
-    kernel: Kernel,
-    pairs: Iterator[tuple[Tile, Tile]] | Sequence[tuple[Tile, Tile]],
-    eta: float,
-    keep: Callable[[Tile, Tile, np.ndarray], None],
-) -> None:
-    """Compute the covariance of each pair of tiles, one ahead of the copy of the one before."""
+def _blocks(
+    kernel: Kernel, pairs: Iterable[tuple[Tile, Tile]], eta: float
+) -> Iterator[tuple[Tile, Tile, Float[np.ndarray, "n m"]]]:
+    """Iterate over the covariances of pairs of tiles; each is computed while the one before is in use."""
     require_float64()
     arrays, form = _split(kernel)
     pending: tuple[Tile, Tile, Array] | None = None
@@ -212,10 +234,10 @@ def _each(
         spec = (form, first.indices, second.indices)
         block = _block(spec, arrays, first.points, eta * first.table, second.points, second.table)
         if pending is not None:
-            keep(*pending[:2], _reduced(*pending))
+            yield pending[0], pending[1], _reduced(*pending)
         pending = (first, second, block)
     if pending is not None:
-        keep(*pending[:2], _reduced(*pending))
+        yield pending[0], pending[1], _reduced(*pending)
 
 
 def _reduced(first: Tile, second: Tile, block: Array) -> Float[np.ndarray, "n m"]:
@@ -231,7 +253,7 @@ def _on_points(first: Tile, second: Tile, weights: np.ndarray) -> np.ndarray:
         weights = first.matrix.T @ weights
     if second.matrix is not None:
         weights = weights @ second.matrix
-    short = (first.points.shape[1] - weights.shape[0], second.points.shape[1] - weights.shape[1])
+    short = (first.width - weights.shape[0], second.width - weights.shape[1])
     return np.pad(weights, ((0, short[0]), (0, short[1]))) if any(short) else weights
 
 
@@ -277,23 +299,42 @@ def _diagonal(spec: Spec, numbers: list[Array], x: Array, cx: Array) -> Array:
     return jax.vmap(lambda p, c: one(p, c, p, c))(tuple(x), tuple(cx))
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=(0, 1, 2))
 def _weighted_tangents(
     spec: Spec,
+    leaves: tuple[int, ...],
+    diagonal: bool | None,
     numbers: list[Array],
-    tangents: list[list[Array]],
-    weights: Array,
+    matrix: Array,
+    left: Array,
+    right: Array,
     x: Array,
     cx: Array,
     y: Array,
     cy: Array,
 ) -> list[Array]:
-    """Return `G ∘ ∂Q` for each direction, to be summed outside: XLA would repeat the work for a fused sum."""
+    """Return `G ∘ ∂Q` for each entry of the chosen numbers, to be summed outside: XLA repeats work to fuse a sum.
 
-    def block(values: list[Array]) -> Array:
-        return _pairs(spec, _joined(spec[0], values), x, cx, y, cy)
+    `diagonal` says whether the tile lies on the diagonal, of which the upper triangle counts twice; off it the
+    whole tile counts twice; None takes `matrix` as it is.
+    """
+    weights = matrix - left[:, None] * right[None, :]
+    if diagonal:
+        row, column = (jax.lax.broadcasted_iota(int, weights.shape, axis) for axis in (0, 1))
+        weights = jnp.where(row < column, 2.0 * weights, jnp.where(row == column, weights, 0.0))
+    elif diagonal is not None:
+        weights = 2.0 * weights
+    products = []
+    for leaf in leaves:
 
-    return [weights * jax.jvp(block, (numbers,), (tangent,))[1] for tangent in tangents]
+        def block(value: Array, leaf: int = leaf) -> Array:
+            moved = [*numbers[:leaf], value, *numbers[leaf + 1 :]]
+            return _pairs(spec, _joined(spec[0], moved), x, cx, y, cy)
+
+        for unit in np.eye(numbers[leaf].size):
+            direction = unit.reshape(numbers[leaf].shape)
+            products.append(weights * jax.jvp(block, (numbers[leaf],), (direction,))[1])
+    return products
 
 
 def _spread(block: Observation, table: Any, indices: tuple[MultiIndex, ...]) -> np.ndarray:

@@ -6,21 +6,30 @@ the covariance, its factor and its inverse in turn.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
 import psutil
 from jaxtyping import Float
 from scipy.linalg import blas, lapack
+from threadpoolctl import ThreadpoolController
 
 from .errors import MemoryLimitError, PilescoreError
 
 PANEL = 4096
 """Columns of a panel of the blocked factorisation."""
 
+SMALLEST_THREADED = 500
+"""Up to this size two threads gain nothing, and on a busy machine wait a thousand times longer for each other."""
+
 LARGEST_THREADED = 12_000
 """Above this size threaded LAPACK factorisations have been seen to end the process; panels are used."""
+
+ALWAYS_FITS = 1e8
+"""Bytes below which the available memory is not asked for."""
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -36,6 +45,8 @@ class NotFactorable(PilescoreError):
 def require_memory(size: int, extra: float = 0.0, purpose: str = "the covariance") -> None:
     """Refuse, before allocating, a matrix of `size`² doubles (and `extra` bytes) that does not fit."""
     needed = 8.0 * size**2 + extra
+    if needed < ALWAYS_FITS:
+        return
     available = psutil.virtual_memory().available
     if needed > available:
         fits = int((available / 8.0) ** 0.5)
@@ -92,7 +103,8 @@ class Factor:
     def invert(self) -> Float[np.ndarray, "n n"]:
         """Return `C⁻¹` in the lower triangle of the same memory; the factor is gone after it."""
         if len(self.diagonal) <= LARGEST_THREADED:
-            return _checked(lapack.dpotri(self.matrix, lower=1, overwrite_c=1))
+            with _threads(len(self.diagonal)):
+                return _checked(lapack.dpotri(self.matrix, lower=1, overwrite_c=1))
         return _panel_inverse(self.matrix)
 
 
@@ -104,10 +116,23 @@ def cholesky(matrix: Float[np.ndarray, "n n"]) -> Factor:
     """
     diagonal = matrix.diagonal().copy()
     if len(diagonal) <= LARGEST_THREADED:
-        _potrf(matrix, 0)
+        with _threads(len(diagonal)):
+            _potrf(matrix, 0)
     else:
         _panel_cholesky(matrix)
     return Factor(matrix, diagonal)
+
+
+@functools.cache
+def _thread_pools() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def _threads(size: int) -> contextlib.AbstractContextManager[Any]:
+    """Return a context with one BLAS thread for small matrices."""
+    if size > SMALLEST_THREADED:
+        return contextlib.nullcontext()
+    return _thread_pools().limit(limits=1, user_api="blas")
 
 
 def _checked(answer: tuple[Any, int]) -> Any:

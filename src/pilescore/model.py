@@ -113,14 +113,20 @@ class Model(eqx.Module):
         """The stacked values `ỹ`."""
         return np.concatenate([block.values for block in self.blocks])
 
-    def noise(self) -> Float[np.ndarray, " N"]:
-        """Return the noise variances `s² = τ/2w` of the stacked values."""
-        return np.concatenate([self.temperature(block) / (2 * block.weights) for block in self.blocks])
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """The temperature that holds for each block: its own, or the model's for its role."""
+        shared = {"data": float(self.gamma), "physics": float(self.rho)}
+        return tuple(
+            shared[block.role] if block.temperature is None else float(block.temperature)
+            for block in self.blocks
+        )
 
-    def temperature(self, block: Observation) -> float:
-        """Return the temperature that holds for a block: its own, or the model's for its role."""
-        shared = self.gamma if block.role == "data" else self.rho
-        return float(shared if block.temperature is None else block.temperature)
+    @property
+    def noise(self) -> Float[np.ndarray, " N"]:
+        """The noise variances `s² = τ/2w` of the stacked values."""
+        pairs = zip(self.temperatures, self.blocks, strict=True)
+        return np.concatenate([0.5 * temperature / block.weights for temperature, block in pairs])
 
     @property
     def parameters(self) -> dict[str, float | np.ndarray]:
@@ -167,6 +173,12 @@ def named_paths(model: Model) -> dict[str, list[Path]]:
             if name is not None:
                 found.setdefault(name, []).append(path)
     return found
+
+
+def kernel_paths(model: Model) -> list[Path]:
+    """Return the paths of the kernel's numbers, in the order of its leaves."""
+    found = jax.tree_util.tree_flatten_with_path(model.kernel)[0]
+    return [(GetAttrKey("kernel"), *path) for path, leaf in found if eqx.is_inexact_array(leaf)]
 
 
 def follow(root: Any, path: Path) -> Any:

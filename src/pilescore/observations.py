@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from .domains import Nodes, Region
 from .errors import InputError, as_points, as_positive, as_vector, require
-from .operators import MultiIndex, Operator, identity, normal_derivative
+from .operators import MultiIndex, Operator, identity
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ def integral(over: Nodes, operator: Operator = identity) -> Functional:
     >>> ps.observe(mass, values=1.0)
     observe(1 functional of Id at 20 points)
     """
-    _check_nodes(over, "over")
+    check_nodes(over, "over")
     return Functional(operator, over.points, over.weights[None, :], np.ones(1))
 
 
@@ -70,8 +70,8 @@ def difference(first: Nodes, second: Nodes, operator: Operator = identity) -> Fu
     >>> ps.impose(jump, 0.0)
     impose(10 functionals of Id at 20 points)
     """
-    _check_nodes(first, "first")
-    _check_nodes(second, "second")
+    check_nodes(first, "first")
+    check_nodes(second, "second")
     counts = f"{len(first)} and {len(second)} nodes"
     require(len(first) == len(second), "difference", counts, "two sets of as many nodes")
     eye = np.eye(len(first))
@@ -118,6 +118,8 @@ class Observation(eqx.Module):
     temperature: Float[Array, ""] | None
     nodes: Nodes | None = eqx.field(static=True)
     region: Region | None = eqx.field(static=True)
+    indices: tuple[MultiIndex, ...] = eqx.field(static=True)
+    """The multi-indices of the operator's terms."""
     table: Float[np.ndarray, "terms q"] | None
     """The operator's coefficients at the points, computed once where they hold no parameter."""
 
@@ -132,12 +134,8 @@ class Observation(eqx.Module):
         return int(self.points.shape[1])
 
     @property
-    def indices(self) -> tuple[MultiIndex, ...]:
-        """The multi-indices of the operator's terms."""
-        return self.operator.indices(self.dimension)
-
     def coefficients(self) -> Float[np.ndarray | Array, "terms q"]:
-        """Return the operator's coefficients at the points."""
+        """The operator's coefficients at the points."""
         return self.operator.coefficients(self.points) if self.table is None else self.table
 
     def __repr__(self) -> str:
@@ -155,7 +153,7 @@ def observe(
     values: Any,
     at: Any = None,
     *,
-    gamma: float | None = None,
+    gamma: Any = None,
     noise: Any = None,
     domain: Region | None = None,
     name: str | None = None,
@@ -209,7 +207,7 @@ def impose(
     value: Any,
     on: Nodes | None = None,
     *,
-    rho: float | None = None,
+    rho: Any = None,
     noise: Any = None,
     name: str | None = None,
 ) -> Observation:
@@ -244,7 +242,7 @@ def impose(
         require(not callable(value), "value", value, "numbers: a functional has no single point")
     else:
         _check_operator(operator)
-        _check_nodes(on, "on")
+        check_nodes(on, "on")
         assert on is not None
         points, matrix, target, weights = on.points, None, operator, on.weights
         if target.names and on.region is not None and target.names != on.names:
@@ -259,82 +257,6 @@ def impose(
         weights, rho = _noise_weights(noise, count), 2.0
     region = None if on is None else on.region
     return _observation("physics", name, target, points, matrix, vector, weights, rho, on, region)
-
-
-def dirichlet(value: Any, on: Nodes, **options: Any) -> Observation:
-    """Impose `f = value`. Options are those of `impose`. On the face at the first time it is an initial condition.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp, pilescore as ps
-    >>> strip = ps.Box(t=(0, 1), x=(0, 1))
-    >>> ps.dirichlet(lambda p: jnp.sin(p[1]), on=strip.face(t=0)(ps.GaussLegendre(20)))
-    impose(Id at 20 points)
-    """
-    return impose(identity, value, on, **options)
-
-
-def neumann(value: Any, on: Nodes, **options: Any) -> Observation:
-    """Impose `∂f/∂n = value` on a face, with its outward normal. Options are those of `impose`.
-
-    Examples
-    --------
-    >>> import pilescore as ps
-    >>> square = ps.Box(x=(-1, 1), y=(-1, 1))
-    >>> ps.neumann(0.0, on=square.face(y=-1)(ps.GaussLegendre(5)))
-    impose(-∂y at 5 points)
-    """
-    return impose(normal_derivative(_face(on)), value, on, **options)
-
-
-def robin(a: Any, b: Any, value: Any, on: Nodes, **options: Any) -> Observation:
-    """Impose `a f + b ∂f/∂n = value` on a face; `a` and `b` are numbers, parameters or functions of the point.
-
-    Examples
-    --------
-    >>> import pilescore as ps
-    >>> square = ps.Box(x=(-1, 1), y=(-1, 1))
-    >>> ps.robin(2.0, 1.0, 0.0, on=square.face(x=1)(ps.GaussLegendre(5)))
-    impose(2 Id + ∂x at 5 points)
-    """
-    return impose(a * identity + b * normal_derivative(_face(on)), value, on, **options)
-
-
-def cauchy(value: Any, flux: Any, on: Nodes, **options: Any) -> list[Observation]:
-    """Impose both `f = value` and `∂f/∂n = flux` on a face.
-
-    Examples
-    --------
-    >>> import pilescore as ps
-    >>> line = ps.Box(x=(0, 1))
-    >>> ps.cauchy(1.0, 0.0, on=line.face(x=0)(ps.GaussLegendre(1)))
-    [impose(Id at 1 point), impose(-∂x at 1 point)]
-    """
-    return [dirichlet(value, on, **options), neumann(flux, on, **options)]
-
-
-def periodic(first: Nodes, second: Nodes, derivatives: int = 0, **options: Any) -> list[Observation]:
-    """Impose that `f` and its first normal derivatives agree on two opposite faces.
-
-    Parameters
-    ----------
-    first, second
-        Nodes of the two faces by one rule.
-    derivatives
-        How many derivatives agree besides the values.
-
-    Examples
-    --------
-    >>> import pilescore as ps
-    >>> strip = ps.Box(t=(0, 1), x=(0, 2))
-    >>> left, right = (strip.face(x=x)(ps.GaussLegendre(8)) for x in (0, 2))
-    >>> ps.periodic(left, right, derivatives=1)
-    [impose(8 functionals of Id at 16 points), impose(8 functionals of -∂x at 16 points)]
-    """
-    inward = normal_derivative(_face(first))
-    return [
-        impose(difference(first, second, inward**order), 0.0, **options) for order in range(derivatives + 1)
-    ]
 
 
 def evaluate(function: Callable[[Any], Any], points: Float[np.ndarray, "n d"]) -> np.ndarray:
@@ -353,11 +275,11 @@ def _observation(
     matrix: Float[np.ndarray, "n q"] | None,
     values: Float[np.ndarray, " n"],
     weights: Float[np.ndarray, " n"],
-    temperature: float | None,
+    temperature: Any,
     nodes: Nodes | None,
     region: Region | None,
 ) -> Observation:
-    operator.check_dimension(points.shape[1])
+    indices = operator.indices(points.shape[1])
     require(len(operator.terms) > 0, "operator", operator, "an operator that is not zero")
     if temperature is not None:
         as_positive(temperature, "gamma" if role == "data" else "rho")
@@ -367,7 +289,7 @@ def _observation(
         raise InputError(f"operator {operator}: a coefficient is NaN or infinite at the point {bad}")
     scalar = None if temperature is None else jnp.asarray(float(temperature))
     return Observation(
-        role, name, operator, points, matrix, values, weights, scalar, nodes, region, table
+        role, name, operator, points, matrix, values, weights, scalar, nodes, region, indices, table
     )
 
 
@@ -382,16 +304,10 @@ def _check_operator(operator: Any) -> None:
     require(isinstance(operator, Operator), "operator", operator, expected)
 
 
-def _check_nodes(on: Any, argument: str) -> None:
+def check_nodes(on: Any, argument: str) -> None:
+    """Raise an `InputError` unless nodes were given."""
     expected = "nodes with weights: box.interior(rule), box.face(x=0)(rule) or ps.nodes(points, weights)"
     require(isinstance(on, Nodes), argument, on, expected)
-
-
-def _face(on: Nodes) -> Region:
-    _check_nodes(on, "on")
-    require(on.region is not None, "on", on, "nodes made from a face, which has a normal")
-    assert on.region is not None
-    return on.region
 
 
 def _check_inside(points: Float[np.ndarray, "n d"], domain: Region) -> None:

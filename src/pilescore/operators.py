@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -27,6 +27,7 @@ Coefficient: TypeAlias = tuple[tuple[Monomial, float], ...]
 """A polynomial in the atoms: its monomials with their factors."""
 
 
+@runtime_checkable
 class HasCoordinates(Protocol):
     """Anything with named coordinates, such as a `Box`."""
 
@@ -36,6 +37,7 @@ class HasCoordinates(Protocol):
         ...
 
 
+@runtime_checkable
 class HasNormal(HasCoordinates, Protocol):
     """A face, circle or sphere: a region with an outward normal."""
 
@@ -216,7 +218,7 @@ class Operator(eqx.Module):
     def __rsub__(self, other: Any) -> Operator:
         return other + (-self)
 
-    def __truediv__(self, other: float) -> Operator:
+    def __truediv__(self, other: Any) -> Operator:
         require(np.ndim(other) == 0 and other != 0, "divisor of an operator", other, "a non-zero number")
         return (1.0 / other) * self
 
@@ -336,7 +338,7 @@ def normal_derivative(face: HasNormal) -> Operator:
     return sum(parts[1:], start=parts[0])
 
 
-def parameter(name: str, value: float) -> Operator:
+def parameter(name: str, value: Any) -> Operator:
     """Return a named number that may be chosen by its evidence, for use in an operator.
 
     Examples
@@ -477,7 +479,7 @@ def _multiply(first: Coefficient, second: Coefficient) -> Coefficient:
     return tuple(result.items())
 
 
-def _scale(coefficient: Coefficient, by: float) -> Coefficient:
+def _scale(coefficient: Coefficient, by: int) -> Coefficient:
     return tuple((monomial, factor * by) for monomial, factor in coefficient)
 
 

@@ -9,13 +9,12 @@ from typing import Any, Literal
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from .errors import as_array, require
-from .gram import Layout, Tile, coefficient_gradient, kernel_gradient, layout
-from .model import Model, Path, follow, named_paths, require_name
+from .gram import Layout, Weights, coefficient_gradient, kernel_gradient, layout
+from .model import Model, Path, follow, kernel_paths, named_paths, require_name
 from .system import System, solve
 
 
@@ -95,12 +94,12 @@ def pile(
     ...     rho=1e-2,
     ... )
     >>> ps.pile(model)
-    Pile(value=2.42..., fit=0.24..., complexity=0.33..., constant=1.838, shares={data.0: 0.24..., physics.0: 0}, size=6)
+    Pile(value=4.26163, fit=0.3231, complexity=2.101, constant=1.838, shares={data.0: 0.3231, physics.0: 0}, size=6)
     """
     _check_options(model, profiled, formula)
     if formula == "printed":
         eta = float(model.eta)
-        system = solve(model, eta=1.0, noise=2 * eta * model.noise())
+        system = solve(model, eta=1.0, noise=2 * eta * model.noise)
         system.warn_if_imprecise()
         return _result(system, math.log(2 * math.pi * eta), eta)
     system = solve(model)
@@ -156,7 +155,7 @@ def pile_many(model: Model, values: Mapping[str, Any], *, profiled: bool = False
     >>> data = ps.observe(ps.identity, values=[0.0, 1.0, 0.0], at=[0.0, 0.5, 1.0])
     >>> model = ps.Model(kernel=ps.RBF(bandwidth=0.5), data=data, gamma=0.1)
     >>> ps.pile_many(model, {"kernel.bandwidth": [0.1, 0.3, 1.0]}).round(2)
-    array([2.21, 2.1 , 1.98])
+    array([2.2 , 2.2 , 4.04])
     """
     known = named_paths(model)
     columns = {}
@@ -207,17 +206,8 @@ class _Pull:
         self.system = system
         self.scale = scale
         self.size = len(system.values)
-        self.upper = system.factor.invert().T
-        self.diagonal = self.upper.diagonal() - system.alpha**2 / scale
-
-    def weight(self, first: Tile, second: Tile) -> Float[np.ndarray, "n m"]:
-        """Return the weights of one pair of tiles, doubled off the diagonal for the other triangle."""
-        a = self.system.alpha
-        weights = self.upper[first.rows, second.rows] - np.outer(a[first.rows] / self.scale, a[second.rows])
-        if first.rows == second.rows:
-            weights = np.triu(weights, 1)
-            weights.flat[:: len(weights) + 1] = 0.5 * self.diagonal[first.rows]
-        return 2.0 * weights
+        self.weights = Weights(system.factor.invert().T, system.alpha, scale)
+        self.diagonal = self.weights.matrix.diagonal() - system.alpha**2 / scale
 
     def temperatures(self, known: Mapping[str, list[Path]], wanted: Sequence[str]) -> dict[str, Any]:
         """Return the gradient in η and in every γ and ρ: only the diagonal of `G` is needed."""
@@ -241,37 +231,28 @@ class _Pull:
 
     def kernel(self, paths: Mapping[str, list[Path]]) -> dict[str, Any]:
         """Return the gradient in the kernel's hyperparameters by forward mode through the assembly."""
+        if not paths:
+            return {}
         model, rows, eta = self.system.model, self.system.rows, self.system.eta
-        zero = jax.tree.map(lambda leaf: jnp.zeros_like(leaf) if eqx.is_inexact_array(leaf) else leaf, model.kernel)
-        directions = []
-        for path in (p[0][1:] for p in paths.values()):
-            for unit in _units(follow(model.kernel, path)):
-                directions.append(eqx.tree_at(lambda k, p=path: follow(k, p), zero, unit))
-        total = kernel_gradient(model.kernel, directions, rows, eta, self.weight) if directions else []
-        return self._shaped(paths, total)
+        position = {path: i for i, path in enumerate(kernel_paths(model))}
+        leaves = [position[where[0]] for where in paths.values()]
+        total = kernel_gradient(model.kernel, leaves, rows, eta, self.weights)
+        return {name: _plain(part / self.size) for name, part in zip(paths, total, strict=True)}
 
     def operators(self, paths: Mapping[str, list[Path]]) -> dict[str, Any]:
         """Return the gradient in parameters inside operators, through the coefficients at the nodes."""
         model, rows, eta = self.system.model, self.system.rows, self.system.eta
-        moved = [
-            _moved(model, where, unit) for where in paths.values() for unit in _units(follow(model, where[0]))
-        ]
-        total = coefficient_gradient(model.kernel, moved, rows, eta, self.weight) if moved else []
-        return self._shaped(paths, total)
-
-    def _shaped(self, paths: Mapping[str, list[Path]], total: Any) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        start = 0
         for name, where in paths.items():
-            leaf = follow(self.system.model, where[0])
-            values = np.asarray(total[start : start + leaf.size]) / self.size
-            start += leaf.size
-            found[name] = float(values[0]) if leaf.ndim == 0 else values.reshape(leaf.shape)
+            leaf = follow(model, where[0])
+            moved = [_moved(model, where, unit.reshape(leaf.shape)) for unit in np.eye(leaf.size)]
+            total = [coefficient_gradient(model.kernel, each, rows, eta, self.weights) for each in moved]
+            found[name] = _plain(np.reshape(total, leaf.shape) / self.size)
         return found
 
 
-def _units(leaf: Any) -> list[Any]:
-    return [jnp.zeros(leaf.size).at[i].set(1.0).reshape(leaf.shape) for i in range(leaf.size)]
+def _plain(value: Any) -> Any:
+    return float(value) if np.ndim(value) == 0 else value
 
 
 def _moved(model: Model, where: list[Path], unit: Any) -> Layout:
@@ -279,7 +260,7 @@ def _moved(model: Model, where: list[Path], unit: Any) -> Layout:
 
     def tables(leaf: Any) -> list[Any]:
         moved = eqx.tree_at(lambda m: [follow(m, path) for path in where], model, [leaf] * len(where))
-        return [block.coefficients() for block in moved.blocks]
+        return [block.coefficients for block in moved.blocks]
 
     _, tangents = jax.jvp(tables, (follow(model, where[0]),), (unit,))
     return layout(model.blocks, tangents)

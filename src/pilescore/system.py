@@ -63,7 +63,7 @@ def solve(model: Model, eta: float | None = None, noise: Float[np.ndarray, " N"]
     eta = float(model.eta) if eta is None else eta
     rows = layout(model.blocks)
     values = model.values[rows.order]
-    variance = (model.noise() if noise is None else noise)[rows.order]
+    variance = (model.noise if noise is None else noise)[rows.order]
     matrix = covariance(model.kernel, rows, eta)
     matrix.flat[:: len(values) + 1] += variance
     try:
@@ -124,8 +124,8 @@ def _culprits(parts: dict[str, float]) -> str:
 
 def _remedy(model: Model) -> str:
     noises = [
-        f"{'gamma' if block.role == 'data' else 'rho'} of {label!r} (now {model.temperature(block):.1e})"
-        for block, label in zip(model.blocks, model.labels, strict=True)
+        f"{'gamma' if block.role == 'data' else 'rho'} of {label!r} (now {temperature:.1e})"
+        for block, label, temperature in zip(model.blocks, model.labels, model.temperatures, strict=True)
     ]
     twins = [
         f"{len(block.points) - count} coincident points in {label!r}"

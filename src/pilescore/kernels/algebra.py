@@ -22,7 +22,7 @@ class Sum(Kernel):
     parts: tuple[Kernel, ...] = eqx.field(converter=lambda parts: _flatten(Sum, parts))
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float | int:
         """That of the roughest part."""
         return min(part.smoothness for part in self.parts)
 
@@ -76,7 +76,7 @@ class Scaled(Kernel):
     kernel: Kernel
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float | int:
         """That of the kernel."""
         return self.kernel.smoothness
 
@@ -106,7 +106,7 @@ class On(Kernel):
         self.kernel.check_dimension(len(self.axes))
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float | int:
         """That of the kernel."""
         return self.kernel.smoothness
 
@@ -151,7 +151,7 @@ class LinearMap(Kernel):
     )
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float | int:
         """That of the kernel."""
         return self.kernel.smoothness
 
@@ -214,7 +214,7 @@ class Warped(Kernel):
     warp: Callable[[Array], Array]
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float | int:
         """That of the kernel (the warp is taken to be smooth)."""
         return self.kernel.smoothness
 

@@ -35,7 +35,7 @@ class Kernel(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def smoothness(self) -> float:
+    def smoothness(self) -> float | int:
         """The largest order of derivative that the kernel bears on each side (may be infinite)."""
 
     @abc.abstractmethod

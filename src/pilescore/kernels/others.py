@@ -27,7 +27,7 @@ class Constant(Kernel):
     value: Float[Array, ""] = eqx.field(converter=positive("Constant value", vector=False), default=1.0)
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float | int:
         """Infinite."""
         return math.inf
 
@@ -57,7 +57,7 @@ class Polynomial(Kernel):
     offset: Float[Array, ""] = eqx.field(converter=positive("Polynomial offset", vector=False), default=1.0)
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float | int:
         """Infinite."""
         return math.inf
 
@@ -79,7 +79,7 @@ class Linear(Kernel):
     """
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float | int:
         """Infinite."""
         return math.inf
 
@@ -115,7 +115,7 @@ class Wiener(Kernel):
     """
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float | int:
         """Zero."""
         return 0
 
@@ -141,7 +141,7 @@ class IntegratedWiener(Kernel):
     """
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float | int:
         """One."""
         return 1
 
@@ -183,13 +183,13 @@ class FunctionKernel(Kernel):
 
     function: Callable[..., Scalar]
     parameters: dict[str, Float[Array, "..."]]
-    limit: float = eqx.field(static=True)
+    limit: float | int = eqx.field(static=True)
 
     def __init__(
         self,
         function: Callable[..., Scalar],
         parameters: Mapping[str, Any] | None = None,
-        smoothness: float = math.inf,
+        smoothness: float | int = math.inf,
     ) -> None:
         require(callable(function), "FunctionKernel function", function, "a function of two points")
         require(smoothness >= 0, "FunctionKernel smoothness", smoothness, "a number of derivatives, ≥ 0")
@@ -201,7 +201,7 @@ class FunctionKernel(Kernel):
         self.limit = smoothness
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float | int:
         """As stated."""
         return self.limit
 

@@ -117,7 +117,7 @@ class RBF(Radial):
     bandwidth: Float[Array, "..."] = eqx.field(converter=positive("RBF bandwidth"), default=1.0)
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float | int:
         """Infinite."""
         return math.inf
 
@@ -165,7 +165,7 @@ class AnisotropicRBF(Radial):
     )
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float | int:
         """Infinite."""
         return math.inf
 
@@ -217,7 +217,7 @@ class FullCovarianceRBF(Radial):
         self.whitening = jnp.asarray(np.linalg.inv(np.linalg.cholesky(matrix)))
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float | int:
         """Infinite."""
         return math.inf
 
@@ -267,7 +267,7 @@ class Matern(Radial):
         require(self.nu in allowed, "Matern nu", self.nu, f"one of {', '.join(map(str, allowed))}")
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float | int:
         """The largest integer below `ν`."""
         return int(self.nu - 0.5)
 
@@ -319,7 +319,7 @@ class RationalQuadratic(Radial):
     bandwidth: Float[Array, "..."] = eqx.field(converter=positive("RationalQuadratic bandwidth"), default=1.0)
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float | int:
         """Infinite."""
         return math.inf
 
@@ -357,7 +357,7 @@ class Periodic(Stationary):
     bandwidth: Float[Array, "..."] = eqx.field(converter=positive("Periodic bandwidth"), default=1.0)
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float | int:
         """Infinite."""
         return math.inf
 
@@ -404,7 +404,7 @@ class Cosine(Stationary):
     )
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float | int:
         """Infinite."""
         return math.inf
 

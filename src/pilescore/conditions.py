@@ -1,0 +1,93 @@
+"""Boundary and initial conditions: the operators that textbooks name, imposed on faces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .domains import Nodes, Region
+from .errors import require
+from .observations import Observation, check_nodes, difference, impose
+from .operators import identity, normal_derivative
+
+
+def dirichlet(value: Any, on: Nodes, **options: Any) -> Observation:
+    """Impose `f = value`. Options are those of `impose`. On the face at the first time it is an initial condition.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, pilescore as ps
+    >>> strip = ps.Box(t=(0, 1), x=(0, 1))
+    >>> ps.dirichlet(lambda p: jnp.sin(p[1]), on=strip.face(t=0)(ps.GaussLegendre(20)))
+    impose(Id at 20 points)
+    """
+    return impose(identity, value, on, **options)
+
+
+def neumann(value: Any, on: Nodes, **options: Any) -> Observation:
+    """Impose `∂f/∂n = value` on a face, with its outward normal. Options are those of `impose`.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> square = ps.Box(x=(-1, 1), y=(-1, 1))
+    >>> ps.neumann(0.0, on=square.face(y=-1)(ps.GaussLegendre(5)))
+    impose(-∂y at 5 points)
+    """
+    return impose(normal_derivative(_face(on)), value, on, **options)
+
+
+def robin(a: Any, b: Any, value: Any, on: Nodes, **options: Any) -> Observation:
+    """Impose `a f + b ∂f/∂n = value` on a face; `a` and `b` are numbers, parameters or functions of the point.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> square = ps.Box(x=(-1, 1), y=(-1, 1))
+    >>> ps.robin(2.0, 1.0, 0.0, on=square.face(x=1)(ps.GaussLegendre(5)))
+    impose(2 Id + ∂x at 5 points)
+    """
+    return impose(a * identity + b * normal_derivative(_face(on)), value, on, **options)
+
+
+def cauchy(value: Any, flux: Any, on: Nodes, **options: Any) -> list[Observation]:
+    """Impose both `f = value` and `∂f/∂n = flux` on a face.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> line = ps.Box(x=(0, 1))
+    >>> ps.cauchy(1.0, 0.0, on=line.face(x=0)(ps.GaussLegendre(1)))
+    [impose(Id at 1 point), impose(-∂x at 1 point)]
+    """
+    return [dirichlet(value, on, **options), neumann(flux, on, **options)]
+
+
+def periodic(first: Nodes, second: Nodes, derivatives: int = 0, **options: Any) -> list[Observation]:
+    """Impose that `f` and its first normal derivatives agree on two opposite faces.
+
+    Parameters
+    ----------
+    first, second
+        Nodes of the two faces by one rule.
+    derivatives
+        How many derivatives agree besides the values.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> strip = ps.Box(t=(0, 1), x=(0, 2))
+    >>> left, right = (strip.face(x=x)(ps.GaussLegendre(8)) for x in (0, 2))
+    >>> ps.periodic(left, right, derivatives=1)
+    [impose(8 functionals of Id at 16 points), impose(8 functionals of -∂x at 16 points)]
+    """
+    inward = normal_derivative(_face(first))
+    return [
+        impose(difference(first, second, inward**order), 0.0, **options) for order in range(derivatives + 1)
+    ]
+
+
+def _face(on: Nodes) -> Region:
+    check_nodes(on, "on")
+    require(on.region is not None, "on", on, "nodes made from a face, which has a normal")
+    assert on.region is not None
+    return on.region

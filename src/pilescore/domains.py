@@ -1,0 +1,367 @@
+"""Regions of space, their boundaries with outward normals, and the weighted nodes on them.
+
+A region applied to a quadrature rule gives `Nodes`, whose weights are positive and sum to its measure.
+"""
+
+from __future__ import annotations
+
+import abc
+import difflib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from pilescore.errors import InputError, as_array, as_points, listed, require
+from pilescore.quadrature import CubeRule, Rule
+
+__all__ = ["Box", "Nodes", "Region", "Slice", "Union", "nodes"]
+
+Normal: TypeAlias = tuple[float, ...] | Callable[[Any], Sequence[Any]] | None
+Points: TypeAlias = Float[np.ndarray, "n d"]
+Mask: TypeAlias = Bool[np.ndarray, " n"]
+
+_ROUNDING = 1e-9  # of the size of a region: points this near to it are in it
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Nodes:
+    """Points (m, d) with positive weights (m,): ∫ f ≈ Σ_i w_i f(x_i); `+` joins two sets of nodes.
+
+    `names` are the coordinates; `region` and `rule` are what the nodes were made from, where known. Make
+    nodes by applying a region to a rule, or with `nodes`.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> square = ps.Box(x=(-1, 1), y=(-1, 1))
+    >>> square(ps.GaussLegendre(5)) + square.face(x=1)(ps.GaussLegendre(5))
+    Nodes(30 points in x and y, weights summing to 6)
+    """
+
+    points: Float[np.ndarray, "m d"]
+    weights: Float[np.ndarray, " m"]
+    names: tuple[str, ...]
+    region: Region | None = None
+    rule: Rule | None = None
+
+    def __post_init__(self) -> None:
+        points, weights = as_points(self.points, "points"), as_array(self.weights, "weights")
+        require(weights.shape == (len(points),), "weights", weights, f"one for each of {len(points)} points")
+        least = int(np.argmin(weights))
+        require(float(weights[least]) > 0, f"weights[{least}]", float(weights[least]), "a positive weight")
+        names = _as_names(self.names, points.shape[1])
+        _freeze(self, points=points, weights=weights, names=names)
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def __repr__(self) -> str:
+        return (
+            f"Nodes({len(self)} points in {listed(self.names)}, weights summing to {self.weights.sum():.6g})"
+        )
+
+    def __add__(self, other: Nodes) -> Nodes:
+        require(isinstance(other, Nodes) and other.names == self.names, "+", other, f"nodes in {self.names}")
+        points, weights = np.vstack([self.points, other.points]), np.hstack([self.weights, other.weights])
+        if self.region is None or other.region is None:
+            return Nodes(points, weights, self.names)
+        rule = self.rule if self.rule == other.rule else None
+        return Nodes(points, weights, self.names, self.region | other.region, rule)
+
+    def refined(self, factor: float | int = 2) -> Nodes:
+        """Return the nodes of the same region by a rule with about `factor` times the nodes on each axis."""
+        if self.region is None or self.rule is None:
+            raise InputError(
+                f"refined: {self!r} has no region and rule to refine: it is explicit points, or a sum by "
+                "different rules. Apply a region to a rule, or refine the parts of a sum before adding them"
+            )
+        return self.region(self.rule.resized(factor))
+
+
+def nodes(points: Any, weights: Any = None, names: Sequence[str] | None = None) -> Nodes:
+    """Return explicit `points` (m, d), or (m,) on a line, with positive `weights` (m,), by default all 1/m.
+
+    The coordinates are named x, y, z (x1 ... xd beyond three dimensions) unless `names` are given.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> ps.nodes([[0.0, 0.0], [0.5, 1.0]], weights=[1.0, 3.0], names=("x", "t"))
+    Nodes(2 points in x and t, weights summing to 4)
+    """
+    points = as_points(points, "points")
+    weights = np.full(len(points), 1 / len(points)) if weights is None else as_array(weights, "weights")
+    return Nodes(points, weights, _as_names(names, points.shape[1]))
+
+
+class Region(abc.ABC):
+    """A set with a measure in a space with named coordinates; applied to a rule it gives `Nodes`.
+
+    `measure` is its length, area or volume, or 1 for a point. `normal` is the outward unit normal of part of
+    a boundary: numbers if it is flat, else a function from a point to d numbers; None for other regions.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> region = ps.Disk(radius=2.0) | ps.Box(x=(3, 4), y=(0, 1))
+    >>> region.contains([[1.0, 1.0], [2.5, 0.0], [3.5, 0.5]]).tolist()
+    [True, False, True]
+    """
+
+    names: tuple[str, ...]
+    measure: float
+    normal: Normal = None
+
+    @abc.abstractmethod
+    def _contains(self, points: Points) -> Mask:
+        """Say which of the points, whose shape has been checked, lie in the region."""
+
+    @abc.abstractmethod
+    def _place(self, rule: Rule) -> CubeRule:
+        """Return the points and the weights of a rule on the region."""
+
+    @property
+    def dimension(self) -> int:
+        """The number of coordinates of the space in which the region lies."""
+        return len(self.names)
+
+    def contains(self, points: Any) -> Mask:
+        """Say which of the points, of shape (n, d), lie in the region, to 1e-9 of its size."""
+        points = as_points(points, "points")
+        require(points.shape[1] == self.dimension, "points", points, f"shape (n, {self.dimension})")
+        return self._contains(points)
+
+    def __call__(self, rule: Rule) -> Nodes:
+        """Return the nodes of a quadrature rule on the region."""
+        require(isinstance(rule, Rule), "rule", rule, "a quadrature rule, as GaussLegendre(8)")
+        points, weights = self._place(rule)
+        return Nodes(points, weights, self.names, self, rule)
+
+    def __or__(self, other: Region) -> Union:
+        return Union(self, other)
+
+
+@final
+@dataclass(frozen=True, init=False, repr=False)
+class Union(Region):
+    """Regions with the same coordinates taken together; where they overlap, points are counted twice.
+
+    A rule is applied to each region in turn, a sampled rule with an independent stream for each.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> rods = ps.Box(x=(0, 1)) | ps.Box(x=(2, 4))
+    >>> rods.measure, len(rods(ps.GaussLegendre(8)))
+    (3.0, 16)
+    """
+
+    regions: tuple[Region, ...]
+
+    def __init__(self, *regions: Region) -> None:
+        require(len(regions) > 0, "Union", regions, "at least one region")
+        for region in regions:
+            good = isinstance(region, Region) and region.names == regions[0].names
+            require(good, "Union", region, f"regions with the coordinates of {regions[0]!r}")
+        nested = [region.regions if isinstance(region, Union) else (region,) for region in regions]
+        flat = tuple(region for group in nested for region in group)
+        _freeze(self, regions=flat, names=flat[0].names, measure=sum(region.measure for region in flat))
+
+    def __repr__(self) -> str:
+        return " | ".join(map(repr, self.regions))
+
+    def _contains(self, points: Points) -> Mask:
+        inside: Mask = np.any([region.contains(points) for region in self.regions], axis=0)
+        return inside
+
+    def _place(self, rule: Rule) -> CubeRule:
+        parts = [region._place(rule.independent(i)) for i, region in enumerate(self.regions)]
+        return np.vstack([points for points, _ in parts]), np.hstack([weights for _, weights in parts])
+
+
+@final
+@dataclass(frozen=True, init=False, repr=False)
+class Box(Region):
+    """A product of intervals: for each named coordinate, in order, its lower and upper bound.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> box = ps.Box(x=(-1, 1), t=(0, 0.5))
+    >>> box(ps.GaussLegendre((8, 4)))
+    Nodes(32 points in x and t, weights summing to 1)
+    >>> box.face(x=-1).normal, box.slice(t=0).measure, len(box.boundary.regions)
+    ((-1.0, 0.0), 2.0, 4)
+    """
+
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+    names: tuple[str, ...]
+
+    def __init__(self, **bounds: Any) -> None:
+        require(len(bounds) > 0, "Box", bounds, "at least one coordinate, as Box(x=(-1, 1))")
+        pairs = {name: as_array(pair, f"Box {name}") for name, pair in bounds.items()}
+        for name, pair in pairs.items():
+            good = pair.shape == (2,) and pair[0] < pair[1]
+            require(bool(good), f"Box {name}", bounds[name], "a lower and a greater upper bound, as (-1, 1)")
+        lower, upper = np.array(list(pairs.values())).T
+        measure = float(np.prod(upper - lower))
+        _freeze(
+            self, lower=tuple(lower.tolist()), upper=tuple(upper.tolist()), names=(*bounds,), measure=measure
+        )
+
+    def __repr__(self) -> str:
+        bounds = zip(self.names, self.lower, self.upper, strict=True)
+        return f"Box({', '.join(f'{name}=({a:.12g}, {b:.12g})' for name, a, b in bounds)})"
+
+    @property
+    def interior(self) -> Box:
+        """The box itself."""
+        return self
+
+    @property
+    def boundary(self) -> Union:
+        """The union of all faces."""
+        return Union(*self.faces)
+
+    @property
+    def faces(self) -> tuple[Slice, ...]:
+        """The faces: lower and upper of the first coordinate, then of the second, and so on."""
+        bounds = zip(self.names, self.lower, self.upper, strict=True)
+        return tuple(self.face(**{name: value}) for name, a, b in bounds for value in (a, b))
+
+    def axis(self, name: str) -> int:
+        """Return the position of a coordinate."""
+        if name not in self.names:
+            near = difflib.get_close_matches(name, self.names, 1, 0.3)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"coordinate: {self!r} has no coordinate {name!r}{hint}")
+        return self.names.index(name)
+
+    def face(self, **bound: Any) -> Slice:
+        """Return the face on which one coordinate is at the given bound, with its outward normal."""
+        require(len(bound) == 1, "face", bound, "one coordinate at a bound, as face(x=1)")
+        [(name, value)] = bound.items()
+        axis, value = self.axis(name), _as_number(value, f"face {name}")
+        a, b = self.lower[axis], self.upper[axis]
+        end = a if abs(value - a) < abs(value - b) else b
+        expected = f"{a:.12g} or {b:.12g}, the bounds (slice({name}=...) cuts through the inside)"
+        require(abs(value - end) <= _ROUNDING * (b - a), f"face {name}", value, expected)
+        sign = 1.0 if end == b else -1.0
+        return Slice(self, ((axis, end),), tuple(sign if i == axis else 0.0 for i in range(self.dimension)))
+
+    def slice(self, **values: Any) -> Slice:
+        """Return the part of the box on which one or more coordinates have given values, without a normal."""
+        require(len(values) > 0, "slice", values, "at least one coordinate, as slice(t=0.5)")
+        fixed = {self.axis(name): _as_number(value, f"slice {name}") for name, value in values.items()}
+        for i, value in fixed.items():
+            a, b = self.lower[i], self.upper[i]
+            good = abs(value - (a + b) / 2) <= (0.5 + _ROUNDING) * (b - a)
+            require(good, f"slice {self.names[i]}", value, f"a value in [{a:.12g}, {b:.12g}]")
+        return Slice(self, tuple(sorted(fixed.items())))
+
+    def points(self, points: Any, weights: Any = None) -> Nodes:
+        """Return explicit points in the box; unless given, the weights are equal and sum to its measure."""
+        points = as_points(points, "points")
+        outside = np.flatnonzero(~self.contains(points))
+        if outside.size:
+            raise InputError(
+                f"points: expected points in {self!r}; {outside.size} of {len(points)} lie outside, "
+                f"the first of them points[{outside[0]}] = {tuple(points[outside[0]].tolist())}"
+            )
+        equal = np.full(len(points), self.measure / len(points))
+        return Nodes(points, equal if weights is None else as_array(weights, "weights"), self.names, self)
+
+    def _contains(self, points: Points) -> Mask:
+        lower, upper = np.array(self.lower), np.array(self.upper)
+        near = np.abs(points - (lower + upper) / 2) <= (0.5 + _ROUNDING) * (upper - lower)
+        inside: Mask = np.all(near, axis=1)
+        return inside
+
+    def _place(self, rule: Rule) -> CubeRule:
+        return Slice(self, ())._place(rule)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Slice(Region):
+    """The part of a `box` with some axes `fixed` at values: made by `Box.face` and `Box.slice`.
+
+    A rule with sizes for the whole box uses those of the free axes. One point has weight 1.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> ps.Box(x=(-1, 1), t=(0, 1)).slice(t=0)(ps.GaussLegendre(2)).points.round(3).tolist()
+    [[-0.577, 0.0], [0.577, 0.0]]
+    """
+
+    box: Box
+    fixed: tuple[tuple[int, float], ...]
+    normal: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        sides = [b - a for a, b in zip(self.box.lower, self.box.upper, strict=True)]
+        measure = math.prod((s for i, s in enumerate(sides) if i not in dict(self.fixed)), start=1.0)
+        _freeze(self, names=self.box.names, measure=measure)
+
+    def __repr__(self) -> str:
+        fixed = ", ".join(f"{self.names[i]}={value:.12g}" for i, value in self.fixed)
+        return f"{self.box!r}.{'slice' if self.normal is None else 'face'}({fixed})"
+
+    def _contains(self, points: Points) -> Mask:
+        near = [
+            abs(points[:, i] - v) <= _ROUNDING * (self.box.upper[i] - self.box.lower[i])
+            for i, v in self.fixed
+        ]
+        inside: Mask = np.all([self.box.contains(points), *near], axis=0)
+        return inside
+
+    def _place(self, rule: Rule) -> CubeRule:
+        values = dict(self.fixed)
+        free = [i for i in range(self.dimension) if i not in values]
+        unit, weights = _restricted(rule, [*values], self.dimension).unit(len(free))
+        lower, upper = np.array(self.box.lower)[free], np.array(self.box.upper)[free]
+        points = np.empty((len(weights), self.dimension))
+        points[:, free] = lower * (1 - unit) + upper * unit
+        points[:, [*values]] = [*values.values()]
+        return points, weights * self.measure
+
+
+def _freeze(instance: Any, **fields: Any) -> None:
+    """Set the fields of a frozen instance while it is made, and make its arrays read-only."""
+    for name, value in fields.items():
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+        object.__setattr__(instance, name, value)
+
+
+def _as_names(names: Any, dimension: int) -> tuple[str, ...]:
+    """Return the names of the coordinates, or those they have by default."""
+    if names is None:
+        return ("x", "y", "z")[:dimension] if dimension <= 3 else tuple(f"x{i + 1}" for i in range(dimension))
+    good = isinstance(names, Sequence) and not isinstance(names, str)
+    good = good and all(isinstance(name, str) and name for name in names)
+    good = good and len(names) == dimension == len(set(names))
+    require(good, "names", names, f"{dimension} different names, one for each coordinate")
+    return tuple(names)
+
+
+def _as_number(value: Any, argument: str) -> float:
+    """Return `value` as a finite float."""
+    array = as_array(value, argument)
+    require(array.ndim == 0, argument, array, "a single number")
+    return float(array)
+
+
+def _restricted(rule: Rule, fixed: Sequence[int], dimension: int) -> Rule:
+    """Return the rule for the axes that are not fixed; sizes for these alone are taken as they are."""
+    if rule.axes == dimension:
+        for axis in sorted(fixed, reverse=True):
+            rule = rule.without(axis)
+    return rule

@@ -1,0 +1,185 @@
+"""The posterior: mean, deviation, covariance and samples of the unknown and of any operator of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from .errors import PrecisionWarning, as_count, as_points, require
+from .gram import Layout, Tile, covariance, cross, query, variances
+from .linalg import EPS, require_memory
+from .model import Model, check_bears
+from .operators import Operator, identity
+from .system import System, solve
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Posterior:
+    """The Gaussian process of a model, conditioned on its observations; made by `posterior`.
+
+    `E[A f(x)] = η (A⊗L)k(x,P) α` and
+    `Cov[A f(x), B f(x')] = η (A⊗B)k(x,x') − η² (A⊗L)k(x,P) C⁻¹ (L⊗B)k(P,x')`.
+    """
+
+    system: System
+
+    @property
+    def model(self) -> Model:
+        """The model that was conditioned."""
+        return self.system.model
+
+    def mean(self, points: Any, operator: Operator = identity) -> Float[np.ndarray, " n"]:
+        """Return the posterior mean of `A f` at points of shape (n, d), in batches."""
+        rows = self._query(points, operator)
+        out = np.empty(rows.size)
+        for tile, block in self._cross(rows):
+            out[tile.rows] = block @ self.system.alpha
+        return out
+
+    def std(self, points: Any, operator: Operator = identity) -> Float[np.ndarray, " n"]:
+        """Return the posterior standard deviation of `A f`, in batches."""
+        return np.sqrt(self.variance(points, operator))
+
+    def variance(self, points: Any, operator: Operator = identity) -> Float[np.ndarray, " n"]:
+        """Return the posterior variance of `A f`, in batches.
+
+        Where rounding makes it negative it is given as zero, and a `PrecisionWarning` says how negative it was.
+        """
+        rows = self._query(points, operator)
+        out, prior = np.empty(rows.size), np.empty(rows.size)
+        for tile, block in self._cross(rows):
+            half = self.system.factor.half_solve(block.T)
+            prior[tile.rows] = variances(self.model.kernel, tile, self.system.eta)
+            out[tile.rows] = prior[tile.rows] - np.einsum("ij,ij->j", half, half)
+        negative = out < 0
+        if negative.any():
+            worst = float(np.max(-out[negative] / prior[negative]))
+            warnings.warn(
+                f"{int(negative.sum())} of {len(out)} posterior variances are below rounding (down to "
+                f"{-worst:.1e} of the prior variance) and are given as zero. Raise gamma or rho to see them.",
+                PrecisionWarning,
+                stacklevel=3,
+            )
+            out[negative] = 0.0
+        return out
+
+    def covariance(
+        self,
+        points: Any,
+        operator: Operator = identity,
+        other_points: Any = None,
+        other_operator: Operator | None = None,
+    ) -> Float[np.ndarray, "n m"]:
+        """Return the posterior covariance of `A f` at points with `B f` at other points (the same unless given)."""
+        first = self._query(points, operator)
+        same = other_points is None and other_operator is None
+        if same:
+            return self._joint(first)
+        second = self._query(
+            points if other_points is None else other_points,
+            operator if other_operator is None else other_operator,
+        )
+        require_memory(0, 8.0 * (first.size * second.size + self.model.size * (first.size + second.size)))
+        left, right = (self._halves(rows) for rows in (first, second))
+        prior = np.vstack([cross(self.model.kernel, t, second, self.system.eta) for t in first.tiles])
+        return prior - left.T @ right
+
+    def samples(
+        self, points: Any, count: int, seed: int, operator: Operator | Sequence[Operator] = identity
+    ) -> Float[np.ndarray, "count ..."]:
+        """Return joint samples of `A f` at n points, of shape (count, n).
+
+        Given several operators, samples of all of them are drawn jointly, of shape (count, operators, n). The
+        posterior covariance may be singular; directions whose variance is below rounding do not vary.
+        """
+        as_count(count, "count")
+        several = not isinstance(operator, Operator)
+        operators = list(operator) if not isinstance(operator, Operator) else [operator]
+        layouts = [self._query(points, each) for each in operators]
+        rows = _joined(layouts)
+        mean = np.concatenate([self.mean(points, each) for each in operators])
+        values, vectors = np.linalg.eigh(self._joint(rows))
+        prior = max(float(variances(self.model.kernel, tile, self.system.eta).max()) for tile in rows.tiles)
+        floor = 1e3 * EPS * rows.size * prior
+        if values[0] < -floor:
+            warnings.warn(
+                f"the posterior covariance has the eigenvalue {values[0]:.1e}, below rounding ({-floor:.1e}): "
+                "samples are imprecise. Raise gamma or rho.",
+                PrecisionWarning,
+                stacklevel=2,
+            )
+        root = vectors * np.sqrt(np.where(values > 0, values, 0.0))
+        drawn = mean + np.random.default_rng(seed).standard_normal((count, rows.size)) @ root.T
+        return drawn.reshape(count, len(operators), -1) if several else drawn
+
+    def __repr__(self) -> str:
+        return f"Posterior(of {self.model.size} observations, {self.model.kernel!r})"
+
+    def _query(self, points: Any, operator: Operator) -> Layout:
+        where = as_points(points, "points")
+        dimension = self.model.blocks[0].dimension
+        require(where.shape[1] == dimension, "points", where, f"points with {dimension} coordinates")
+        require(isinstance(operator, Operator), "operator", operator, "an operator such as ps.identity")
+        indices = operator.indices(dimension)
+        check_bears(self.model.kernel, indices, f"the operator {operator}")
+        return query(where, indices, operator.coefficients)
+
+    def _cross(self, rows: Layout) -> Iterator[tuple[Tile, np.ndarray]]:
+        for tile in rows.tiles:
+            yield tile, cross(self.model.kernel, tile, self.system.rows, self.system.eta)
+
+    def _halves(self, rows: Layout) -> Float[np.ndarray, "N n"]:
+        """Return `L⁻¹ η (L⊗A)k(P, x)`."""
+        out = np.empty((self.model.size, rows.size), order="F")
+        for tile, block in self._cross(rows):
+            out[:, tile.rows] = self.system.factor.half_solve(block.T)
+        return out
+
+    def _joint(self, rows: Layout) -> Float[np.ndarray, "n n"]:
+        require_memory(rows.size, 8.0 * rows.size * self.model.size, "the posterior covariance")
+        lower = np.tril(covariance(self.model.kernel, rows, self.system.eta))
+        prior = lower + np.tril(lower, -1).T
+        half = self._halves(rows)
+        return prior - half.T @ half
+
+
+def posterior(model: Model) -> Posterior:
+    """Condition a model on its observations.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> line = ps.Box(x=(0, 1))
+    >>> (dx,) = ps.partials(line)
+    >>> model = ps.Model(
+    ...     kernel=ps.RBF(bandwidth=0.5),
+    ...     data=ps.observe(ps.identity, values=[0.0], at=[0.0]),
+    ...     physics=ps.impose(dx, 1.0, on=line.interior(ps.GaussLegendre(10))),
+    ...     gamma=1e-8,
+    ...     rho=1e-8,
+    ... )
+    >>> post = ps.posterior(model)
+    >>> post.mean([0.5, 1.0]).round(3)  # f' = 1, f(0) = 0
+    array([0.5, 1. ])
+    >>> post.mean([0.5], operator=dx).round(3)
+    array([1.])
+    """
+    require(isinstance(model, Model), "model", model, "a ps.Model")
+    return Posterior(solve(model))
+
+
+def _joined(layouts: list[Layout]) -> Layout:
+    """Return several layouts one after the other."""
+    tiles: list[Tile] = []
+    start = 0
+    for rows in layouts:
+        for tile in rows.tiles:
+            moved = slice(start + tile.rows.start, start + tile.rows.stop)
+            tiles.append(dataclasses.replace(tile, rows=moved))
+        start += rows.size
+    return Layout(tuple(tiles), np.arange(start))

@@ -1,0 +1,319 @@
+"""Curved and meshed regions: circles and spheres, disks and balls, annuli, and triangulations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from pilescore.domains import _ROUNDING, Mask, Points, Region, Union, _as_names, _freeze, _restricted
+from pilescore.errors import InputError, as_array, as_points, as_positive, listed, require
+from pilescore.quadrature import CubeRule, Rule
+
+__all__ = ["Annulus", "Ball", "Disk", "Sphere", "Triangulation"]
+
+
+@final
+@dataclass(frozen=True, init=False)
+class Sphere(Region):
+    """A circle or sphere |x − c| = R, its `normal` pointing away from the centre, or to it if not `outward`.
+
+    The azimuth is periodic; in 3-D the height is uniform, which preserves area (Archimedes).
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> circle = ps.Sphere(center=(0, 0), radius=2)
+    >>> circle(ps.GaussLegendre(16)), circle.normal((2.0, 0.0))
+    (Nodes(16 points in x and y, weights summing to 12.5664), (1.0, 0.0))
+    """
+
+    center: tuple[float, ...]
+    radius: float
+    names: tuple[str, ...]
+    outward: bool
+
+    def __init__(self, center: Any, radius: Any, names: Any = None, outward: bool = True) -> None:
+        center, radius, names = (
+            _as_center(center),
+            as_positive(radius, "radius"),
+            _as_names(names, len(center)),
+        )
+        normal = _Radial(center, (1 if outward else -1) / radius)
+        measure = 2 * math.pi * radius if len(center) == 2 else 4 * math.pi * radius**2
+        _freeze(
+            self, center=center, radius=radius, names=names, outward=outward, measure=measure, normal=normal
+        )
+
+    def _contains(self, points: Points) -> Mask:
+        return np.abs(_norm(points - self.center) - self.radius) <= _ROUNDING * self.radius
+
+    def _place(self, rule: Rule) -> CubeRule:
+        d = self.dimension
+        unit, weights = _restricted(rule, [0], d).unit(d - 1, (False, True)[3 - d :])
+        return _distinct(self.center + self.radius * _directions(unit), weights * self.measure)
+
+
+@final
+@dataclass(frozen=True, init=False)
+class Ball(Region):
+    """A disk or ball |x − c| ≤ R; the axes of a rule are the radius, in 3-D the height, and the azimuth.
+
+    In 2-D, and in 3-D for sampled rules, r = R u^(1/d) preserves measure: r² is uniform in a disk, because
+    the angular mean of a smooth function is smooth in r². Deterministic rules in 3-D use r = R u with density
+    3u², their weights renormalised to sum to the volume. Nodes that coincide (at the centre or a pole) are
+    merged.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> ball = ps.Ball(center=(0, 0, 1), radius=2)
+    >>> ball(ps.GaussLegendre(6)), ball.boundary(ps.GaussLegendre(6))
+    (Nodes(216 points in x, y and z, weights summing to 33.5103),
+     Nodes(36 points in x, y and z, weights summing to 50.2655))
+    """
+
+    center: tuple[float, ...]
+    radius: float
+    names: tuple[str, ...]
+
+    def __init__(self, center: Any, radius: Any, names: Any = None) -> None:
+        center, radius, names = (
+            _as_center(center),
+            as_positive(radius, "radius"),
+            _as_names(names, len(center)),
+        )
+        measure = math.pi * radius**2 if len(center) == 2 else 4 / 3 * math.pi * radius**3
+        _freeze(self, center=center, radius=radius, names=names, measure=measure)
+
+    @property
+    def interior(self) -> Ball:
+        """The ball itself."""
+        return self
+
+    @property
+    def boundary(self) -> Sphere:
+        """The sphere around it."""
+        return Sphere(self.center, self.radius, self.names)
+
+    def _contains(self, points: Points) -> Mask:
+        return _norm(points - self.center) <= (1 + _ROUNDING) * self.radius
+
+    def _place(self, rule: Rule) -> CubeRule:
+        d = self.dimension
+        unit, weights = rule.unit(d, (False, False, True)[3 - d :])
+        radius = unit[:, :1]
+        if d == 2 or rule.sampled:
+            radius = radius ** (1 / d)
+        else:
+            weights = weights * radius[:, 0] ** 2
+        points = self.center + self.radius * radius * _directions(unit[:, 1:])
+        return _distinct(points, weights * (self.measure / weights.sum()))
+
+
+def Disk(center: Any = (0.0, 0.0), radius: Any = 1.0, names: Any = None) -> Ball:
+    """Return the disk |x − c| ≤ R in the plane: a `Ball` in two dimensions.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> ps.Disk(radius=2)
+    Ball(center=(0.0, 0.0), radius=2.0, names=('x', 'y'))
+    """
+    return Ball(_as_center(center, (2,)), radius, names)
+
+
+@final
+@dataclass(frozen=True, init=False)
+class Annulus(Region):
+    """A ring R₁ ≤ |x − c| ≤ R₂ in the plane; the axes of a rule are r², uniform, and the azimuth, periodic.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> ring = ps.Annulus(center=(0, 0), inner=1, outer=2)
+    >>> ring(ps.GaussLegendre(6)), ring.inner_boundary.normal((0.0, 1.0))
+    (Nodes(36 points in x and y, weights summing to 9.42478), (-0.0, -1.0))
+    """
+
+    center: tuple[float, ...]
+    inner: float
+    outer: float
+    names: tuple[str, ...]
+
+    def __init__(self, center: Any, inner: Any, outer: Any, names: Any = None) -> None:
+        center, inner, outer = (
+            _as_center(center, (2,)),
+            as_positive(inner, "inner"),
+            as_positive(outer, "outer"),
+        )
+        require(inner < outer, "outer", outer, f"more than the inner radius, {inner}")
+        measure = math.pi * (outer**2 - inner**2)
+        _freeze(self, center=center, inner=inner, outer=outer, names=_as_names(names, 2), measure=measure)
+
+    @property
+    def interior(self) -> Annulus:
+        """The annulus itself."""
+        return self
+
+    @property
+    def boundary(self) -> Union:
+        """The union of the outer and the inner circle."""
+        return self.outer_boundary | self.inner_boundary
+
+    @property
+    def outer_boundary(self) -> Sphere:
+        """The outer circle, its normal pointing away from the centre."""
+        return Sphere(self.center, self.outer, self.names)
+
+    @property
+    def inner_boundary(self) -> Sphere:
+        """The inner circle, its normal pointing to the centre, which is out of the annulus."""
+        return Sphere(self.center, self.inner, self.names, outward=False)
+
+    def _contains(self, points: Points) -> Mask:
+        middle, width = (self.inner + self.outer) / 2, self.outer - self.inner
+        return np.abs(_norm(points - self.center) - middle) <= (0.5 + _ROUNDING) * width
+
+    def _place(self, rule: Rule) -> CubeRule:
+        unit, weights = rule.unit(2, (False, True))
+        radius = np.sqrt(self.inner**2 * (1 - unit[:, :1]) + self.outer**2 * unit[:, :1])
+        return self.center + radius * _directions(unit[:, 1:]), weights * self.measure
+
+
+@final
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class Triangulation(Region):
+    """Triangles between `vertices` (v, 2) or (v, 3), given by `triangles` (t, 3) of their indices.
+
+    A deterministic rule is applied to each triangle by the collapsed map x = a + u (b − a) + u v (c − b).
+    Its Jacobian 2 |T| u makes GaussLegendre(n) exact for degree 2n − 2; nodes of weight 0, at u = 0, are left
+    out, and ClenshawCurtis repeats nodes on shared edges. A sampled rule spreads its points over the whole
+    mesh: the first number chooses the triangle in proportion to its area, so that small triangles may have
+    no point.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> mesh = ps.Triangulation([[0, 0], [2, 0], [2, 1], [0, 1]], [[0, 1, 2], [0, 2, 3]])
+    >>> mesh(ps.GaussLegendre(3))
+    Nodes(18 points in x and y, weights summing to 2)
+    """
+
+    vertices: Float[np.ndarray, "v d"]
+    triangles: Int[np.ndarray, "t 3"]
+    names: tuple[str, ...]
+
+    def __init__(self, vertices: Any, triangles: Any, names: Any = None) -> None:
+        vertices = as_points(vertices, "vertices")
+        require(vertices.shape[1] in (2, 3), "vertices", vertices, "shape (v, 2) or (v, 3)")
+        indices = as_array(triangles, "triangles").astype(int)
+        good = np.asarray(triangles).dtype.kind in "iu" and indices.ndim == 2 and indices.shape[1] == 3
+        require(good and len(indices) > 0, "triangles", np.asarray(triangles), "integers of shape (t, 3)")
+        stray = np.any((indices < 0) | (indices >= len(vertices)), axis=1)
+        _refuse(stray, indices, f"indices of the {len(vertices)} vertices, from 0 to {len(vertices) - 1}")
+        edges, normals = _edges(vertices, indices)
+        areas = _norm(normals) / 2
+        _refuse(areas <= 1e-12 * np.sum(edges**2, axis=(0, 2)), indices, "vertices that are not on a line")
+        names, measure = _as_names(names, vertices.shape[1]), float(areas.sum())
+        _freeze(self, vertices=vertices, triangles=indices, names=names, measure=measure)
+
+    def __repr__(self) -> str:
+        return f"Triangulation({len(self.triangles)} triangles in {listed(self.names)})"
+
+    def _contains(self, points: Points) -> Mask:
+        edges, normals = _edges(self.vertices, self.triangles)
+        size = _ROUNDING * float(np.ptp(self.vertices, axis=0).max())
+        inside = np.zeros(len(points), dtype=bool)
+        for i, n in enumerate(normals):
+            arm = _padded(points - self.vertices[self.triangles[i, 0]])
+            u = np.cross(arm, edges[1, i]) @ n / (n @ n)
+            v = np.cross(edges[0, i], arm) @ n / (n @ n)
+            flat = np.abs(arm @ n) <= size * math.sqrt(n @ n)
+            inside |= flat & (np.min([u, v, 1 - u - v], axis=0) >= -_ROUNDING)
+        return inside
+
+    def _place(self, rule: Rule) -> CubeRule:
+        unit, weights = rule.unit(2)
+        corners = self.vertices[self.triangles]
+        areas = _norm(_edges(self.vertices, self.triangles)[1]) / 2
+        if rule.sampled:
+            ends = np.cumsum(areas) / areas.sum()
+            chosen = np.minimum(np.searchsorted(ends, unit[:, 0], side="right"), len(areas) - 1)
+            share = areas[chosen] / areas.sum()
+            u = np.sqrt(np.clip((unit[:, 0] - ends[chosen]) / share + 1, 0, 1))
+            points = _collapsed(corners[chosen], u, unit[:, 1])
+            return points, weights * self.measure
+        kept = unit[:, 0] > 0
+        (u, v), weights = unit[kept].T, weights[kept]
+        points = _collapsed(corners[:, None], u, v).reshape(-1, self.dimension)
+        return points, np.outer(areas, weights * 2 * u).ravel()
+
+
+@dataclass(frozen=True)
+class _Radial:
+    """The normal (x − c) / R of a sphere, or its opposite: written so that it can be differentiated."""
+
+    center: tuple[float, ...]
+    scale: float
+
+    def __call__(self, point: Any) -> tuple[Any, ...]:
+        return tuple((point[i] - c) * self.scale for i, c in enumerate(self.center))
+
+
+def _as_center(center: Any, dimensions: tuple[int, ...] = (2, 3)) -> tuple[float, ...]:
+    """Return the coordinates of a centre."""
+    array = as_array(center, "center")
+    expected = f"{' or '.join(map(str, dimensions))} coordinates"
+    require(array.ndim == 1 and array.size in dimensions, "center", center, expected)
+    return tuple(array.tolist())
+
+
+def _refuse(bad: Mask, triangles: Int[np.ndarray, "n 3"], expected: str) -> None:
+    """Raise an error that names the first bad triangle, if there is one."""
+    for i in np.flatnonzero(bad)[:1]:
+        raise InputError(f"triangles[{i}]: expected {expected}; got vertices {triangles[i].tolist()}")
+
+
+def _directions(unit: Float[np.ndarray, "m k"]) -> Float[np.ndarray, "m k+1"]:
+    """Map the unit interval to the unit circle, or the unit square to the unit sphere, preserving measure."""
+    angle = 2 * np.pi * unit[:, -1]
+    circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    if unit.shape[1] == 1:
+        return circle
+    height = unit[:, :1]
+    return np.hstack([2 * np.sqrt(height * (1 - height)) * circle, 2 * height - 1])
+
+
+def _distinct(points: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"]) -> CubeRule:
+    """Leave out nodes of weight 0 and merge nodes that coincide, keeping the order."""
+    points, weights = points[weights > 0], weights[weights > 0]
+    _, first, which = np.unique(points, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return points[first[order]], np.bincount(which.ravel(), weights)[order]
+
+
+def _collapsed(corners: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Return a + u (b − a) + u v (c − b) for the corners a, b, c of triangles of shape (..., 3, d)."""
+    a, b, c = np.moveaxis(corners, -2, 0)
+    points: np.ndarray = a + u[:, None] * (b - a) + (u * v)[:, None] * (c - b)
+    return points
+
+
+def _edges(vertices: np.ndarray, triangles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the edges b − a and c − a of triangles in space, (2, t, 3), and their cross products (t, 3)."""
+    a, b, c = (_padded(vertices[triangles[:, i]]) for i in range(3))
+    return np.stack([b - a, c - a]), np.cross(b - a, c - a)
+
+
+def _padded(points: np.ndarray) -> np.ndarray:
+    """Return points of the plane as points of space."""
+    return np.pad(points, ((0, 0), (0, 3 - points.shape[1])))
+
+
+def _norm(vectors: np.ndarray) -> np.ndarray:
+    """Return the Euclidean norms of vectors of shape (n, d)."""
+    return np.asarray(np.linalg.norm(vectors, axis=1))
