@@ -69,18 +69,20 @@ class Factor:
         """`log det C`."""
         return 2.0 * float(np.log(self.matrix.diagonal()).sum())
 
-    @property
-    def logdet_rounding(self) -> float:
-        """An estimate of the rounding error of `logdet`.
+    def solve_with_rounding(
+        self, values: Float[np.ndarray, " n"]
+    ) -> tuple[Float[np.ndarray, " n"], float]:
+        """Return `α = C⁻¹y` and an estimate of the rounding error of `yᵀC⁻¹y + log det C`.
 
-        Pivot `i` is `C_ii` less what the rows before it explain, so rounding leaves it a relative error of about
-        `eps C_ii / L_ii²`; these are added.
+        Rounding moves the entries of `C` by about `eps √(C_ii C_jj)`, and so `log det C` by at most about
+        `eps tr(D C⁻¹ D)`, `D² = diag C`, and `yᵀC⁻¹y` by at most `eps (Σ |α_i| D_ii)²`. The trace is estimated by
+        `zᵀ D C⁻¹ D z` with one vector `z` of random signs, solved for beside `y`.
         """
-        return EPS * float((self.diagonal / self.matrix.diagonal() ** 2).sum())
-
-    def quadratic_rounding(self, alpha: Float[np.ndarray, " n"]) -> float:
-        """Return an estimate `eps (Σ |α_i| √C_ii)²` of the rounding error of `yᵀC⁻¹y`, `α = C⁻¹y`."""
-        return EPS * float(np.abs(alpha) @ np.sqrt(self.diagonal)) ** 2
+        scale = np.sqrt(self.diagonal)
+        probe = scale * _signs(len(scale))
+        solved = self.solve(np.stack([values, probe], axis=1))
+        alpha = solved[:, 0]
+        return alpha, EPS * float(probe @ solved[:, 1] + (np.abs(alpha) @ scale) ** 2)
 
     def solve(self, right: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "n ..."]:
         """Return `C⁻¹ b`."""
@@ -121,6 +123,11 @@ def cholesky(matrix: Float[np.ndarray, "n n"]) -> Factor:
     else:
         _panel_cholesky(matrix)
     return Factor(matrix, diagonal)
+
+
+@functools.lru_cache(maxsize=8)
+def _signs(size: int) -> Float[np.ndarray, " n"]:
+    return np.random.default_rng(0).choice([-1.0, 1.0], size)
 
 
 @functools.cache

@@ -28,17 +28,13 @@ class System:
     noise: Float[np.ndarray, " N"]
     factor: Factor
     alpha: Float[np.ndarray, " N"]
+    rounding: float
+    """An estimate of the rounding error of PILE."""
 
     @property
     def fit(self) -> float:
         """`ỹᵀC⁻¹ỹ / N`."""
         return float(self.values @ self.alpha) / len(self.values)
-
-    @property
-    def rounding(self) -> float:
-        """An estimate of the rounding error of PILE."""
-        total = self.factor.logdet_rounding + self.factor.quadratic_rounding(self.alpha)
-        return total / len(self.values)
 
     def by_block(self, vector: Float[np.ndarray, " N"]) -> dict[str, float]:
         """Return the sums over each block of a vector in the order of assembly."""
@@ -70,7 +66,8 @@ def solve(model: Model, eta: float | None = None, noise: Float[np.ndarray, " N"]
         factor = cholesky(matrix)
     except NotFactorable as failure:
         raise _explained(model, rows, eta, variance, failure) from None
-    return System(model, rows, eta, values, variance, factor, factor.solve(values))
+    alpha, rounding = factor.solve_with_rounding(values)
+    return System(model, rows, eta, values, variance, factor, alpha, rounding / len(values))
 
 
 def _explained(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -44,7 +45,7 @@ def model(bandwidth: float | int, seed: int = 0, side: int = SIDE) -> ps.Model:
     """Return the model: f and Δf on a Chebyshev grid, both with noise N(0, 1), an RBF kernel, the true temperatures."""
     nodes = SQUARE.interior(ps.Chebyshev(side))
     rng = np.random.default_rng(seed)
-    exact = [np.array([float(f(point)) for point in nodes.points]) for f in (solution, forcing)]
+    exact = [np.asarray(jax.vmap(f)(nodes.points)) for f in (solution, forcing)]
     values, sources = (part + rng.standard_normal(len(nodes)) for part in exact)
     return ps.Model(
         kernel=ps.RBF(bandwidth=bandwidth),

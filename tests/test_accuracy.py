@@ -1,0 +1,89 @@
+"""Errors against a known solution: by simulation, by hand, and the figures of the Poisson problem."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pilescore as ps
+from pilescore.studies import poisson
+
+LINE = ps.Box(x=(0, 1))
+(DX,) = ps.partials(LINE)
+FINE = LINE.interior(ps.GaussLegendre(30))
+
+
+def truth(p):
+    return jnp.sin(4 * p[0]) + 0.3
+
+
+def sine_model():
+    x = np.linspace(0, 1, 7)
+    values = np.sin(4 * x) + 0.3 + 0.1 * np.random.default_rng(0).standard_normal(7)
+    return ps.Model(ps.RBF(0.3), ps.observe(ps.identity, values, x), gamma=0.02)
+
+
+def test_risks_are_the_mean_squared_errors_of_posterior_samples():
+    post = ps.posterior(sine_model())
+    errors = ps.accuracy(post, truth, on=FINE, operator=DX)
+    count = 20_000
+    exact = {ps.identity: np.sin(4 * FINE.points[:, 0]) + 0.3, DX: 4 * np.cos(4 * FINE.points[:, 0])}
+    for (operator, target), risk in zip(exact.items(), (errors.data, errors.physics), strict=True):
+        drawn = post.samples(FINE.points, count, seed=3, operator=operator)
+        squared = (drawn - target) ** 2 @ FINE.weights / (FINE.weights @ target**2)
+        assert abs(squared.mean() - risk.value) < 5 * squared.std() / np.sqrt(count)
+        assert risk.value == pytest.approx(risk.bias + risk.variance, rel=1e-12)
+        mean_error = post.mean(FINE.points, operator) - target
+        assert risk.relative_max == pytest.approx(np.abs(mean_error).max() / np.abs(target).max(), rel=1e-12)
+        assert risk.relative_l2 == pytest.approx(
+            np.sqrt(FINE.weights @ mean_error**2 / (FINE.weights @ target**2)), rel=1e-12
+        )
+
+
+def test_truth_may_be_numpy_and_its_derivative_given():
+    model = sine_model()
+    by_autodiff = ps.accuracy(model, truth, on=FINE, operator=DX)
+    given = ps.accuracy(
+        model,
+        lambda p: np.sin(4 * p[0]) + 0.3,
+        on=FINE,
+        operator=DX,
+        operator_truth=4 * np.cos(4 * FINE.points[:, 0]),
+    )
+    assert given.physics.value == pytest.approx(by_autodiff.physics.value, rel=1e-10)
+    assert given.data.value == pytest.approx(by_autodiff.data.value, rel=1e-10)
+
+
+def test_a_vanishing_operator_needs_a_scale(as_a_user):
+    strip = ps.Box(t=(0, 1), x=(0, 2 * np.pi))
+    dt, dx = ps.partials(strip)
+    nodes = strip.interior(ps.GaussLegendre(6))
+    model = ps.Model(ps.RBF(1.0), ps.observe(ps.identity, 0.5, nodes.points))
+    wave = lambda p: jnp.sin(p[1] - 3 * p[0])  # noqa: E731
+    with pytest.raises(ps.InputError, match="scale"):
+        ps.accuracy(model, wave, on=nodes, operator=dt + 3 * dx, operator_truth=0.0)
+    errors = ps.accuracy(model, wave, on=nodes, operator=dt + 3 * dx, operator_truth=0.0, scale=9 * np.pi)
+    half = ps.accuracy(model, wave, on=nodes, operator=dt + 3 * dx, operator_truth=0.0, scale=18 * np.pi)
+    assert errors.physics.value == pytest.approx(2 * half.physics.value, rel=1e-12)
+
+
+def test_the_exact_poisson_solution():
+    """Its Laplacian is the forcing and it vanishes on the boundary."""
+    inside = np.random.default_rng(0).uniform(-0.9, 0.9, (20, 2))
+    for p in jnp.asarray(inside):
+        assert float(poisson.LAPLACIAN(poisson.solution)(p)) == pytest.approx(float(poisson.forcing(p)), rel=1e-7)
+    edge = poisson.SQUARE.boundary(ps.GaussLegendre(8)).points
+    assert max(abs(float(poisson.solution(p))) for p in jnp.asarray(edge)) < 1e-4
+
+
+def test_figures_of_the_poisson_problem(capsys):
+    """PILE is smallest near h = 0.4, where both errors are small; it rises steeply on both sides."""
+    rows = {row["bandwidth"]: row for row in poisson.table((0.1, 0.4, 1.5))}
+    expected = {0.1: (8.2, 0.41, 401.0), 0.4: (4.1, 0.013, 0.009), 1.5: (13.5, None, 0.2)}
+    for h, (value, data, physics) in expected.items():
+        row = rows[h]
+        assert row["pile"].value == pytest.approx(value, abs=0.06)
+        assert data is None or row["data"].value == pytest.approx(data, rel=0.05)
+        assert row["physics"].value == pytest.approx(physics, rel=0.05)
+    poisson.main()
+    printed = capsys.readouterr().out
+    assert "0.40" in printed.split("<- PILE chooses")[0].splitlines()[-1]

@@ -1,0 +1,224 @@
+"""Bad input: a clear error that names the argument, what it was and what was expected, before any long work."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pilescore as ps
+
+pytestmark = pytest.mark.usefixtures("as_a_user")
+
+SQUARE = ps.Box(x=(-1, 1), y=(-1, 1))
+LAPLACIAN = ps.laplacian(SQUARE)
+NODES = SQUARE.interior(ps.GaussLegendre(3))
+X = np.random.default_rng(0).uniform(-1, 1, (5, 2))
+Y = np.arange(5.0)
+
+
+def data(**options):
+    return ps.observe(ps.identity, values=Y, at=X, **options)
+
+
+def refused(*parts, error=ps.InputError):
+    """Expect an error whose message has all the parts."""
+
+    class Check:
+        def __enter__(self):
+            self.inner = pytest.raises(error)
+            self.caught = self.inner.__enter__()
+
+        def __exit__(self, *failure):
+            handled = self.inner.__exit__(*failure)
+            text = str(self.caught.value)
+            for part in parts:
+                assert part in text, (part, text)
+            return handled
+
+    return Check()
+
+
+def test_shapes():
+    with refused("values", "shape (5,)", "(4,)"):
+        ps.observe(ps.identity, values=Y[:4], at=X)
+    with refused("values", "(5, 1)"):
+        ps.observe(ps.identity, values=Y[:, None], at=X)
+    with refused("at", "(n, d)", "(5, 2, 1)"):
+        ps.observe(ps.identity, values=Y, at=X[..., None])
+    with refused("value", "shape (9,)", "(8,)"):
+        ps.impose(LAPLACIAN, np.zeros(8), on=NODES)
+    with refused("operator ∂x² + ∂y²", "2 coordinates (x, y)", "points with 3 coordinates"):
+        ps.observe(LAPLACIAN, values=Y, at=np.zeros((5, 3)))
+    with refused("block 'physics.0'", "2 coordinates", "'data.0' with 1"):
+        ps.Model(ps.RBF(), ps.observe(ps.identity, Y, Y), ps.impose(LAPLACIAN, 0.0, on=NODES))
+    with refused("RBF: bandwidth has 3 entries", "2 coordinates"):
+        ps.Model(ps.RBF(bandwidth=[1.0, 2.0, 3.0]), data())
+    with refused("Wiener", "2 coordinates", "1 coordinate"):
+        ps.Model(ps.Wiener(), data())
+    with refused("at", "real numbers"):
+        ps.observe(ps.identity, values=[1.0, 2.0], at=[[0.0, 1.0], [2.0]])
+
+
+def test_dtypes():
+    with refused("values", "real numbers", "complex128"):
+        ps.observe(ps.identity, values=Y + 1j, at=X)
+    with refused("values", "real numbers"):
+        ps.observe(ps.identity, values=["a"] * 5, at=X)
+    with refused("at", "real numbers", "bool"):
+        ps.observe(ps.identity, values=Y, at=X > 0)
+    with refused("gamma", "real numbers", "'1'"):
+        data(gamma="1")
+
+
+def test_single_precision_and_integers_are_promoted_exactly():
+    block = ps.observe(ps.identity, values=np.arange(5), at=X.astype(np.float32))
+    assert block.values.dtype == block.points.dtype == np.float64
+    np.testing.assert_array_equal(block.points, X.astype(np.float32).astype(np.float64))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_non_finite(bad):
+    values, points = Y.copy(), X.copy()
+    values[3] = points[2, 1] = bad
+    with refused("values", "1 of 5 are NaN or infinite", "index (3,)"):
+        ps.observe(ps.identity, values=values, at=X)
+    with refused("at", "1 of 10", "index (2, 1)"):
+        ps.observe(ps.identity, values=Y, at=points)
+    with refused("gamma", "NaN or infinite"):
+        ps.Model(ps.RBF(), data(), gamma=bad)
+    with refused("value", "9 of 9 are NaN"):
+        ps.impose(LAPLACIAN, lambda p: p[0] * jnp.nan, on=NODES)
+    with refused("RBF bandwidth", "NaN or infinite"):
+        ps.RBF(bandwidth=bad)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0])
+def test_temperatures_are_positive(bad):
+    for name in ("gamma", "rho", "eta"):
+        with refused(name, "a positive number", str(bad)):
+            ps.Model(ps.RBF(), data(), **{name: bad})
+    with refused("gamma", "a positive number"):
+        data(gamma=bad)
+    with refused("rho", "a positive number"):
+        ps.impose(LAPLACIAN, 0.0, on=NODES, rho=bad)
+    with refused("noise", "positive standard deviations"):
+        data(noise=[1.0, 1.0, bad, 1.0, 1.0])
+    model = ps.Model(ps.RBF(), data())
+    with refused("gamma", "a positive number"):
+        model.replace({"gamma": bad})
+    with refused("RBF bandwidth", "a positive number"):
+        model.replace({"kernel.bandwidth": bad})
+
+
+def test_empty_blocks():
+    with refused("at", "the block is empty"):
+        ps.observe(ps.identity, values=[], at=np.zeros((0, 2)))
+    with refused("data, physics", "at least one observation"):
+        ps.Model(ps.RBF())
+    with refused("operator", "not zero"):
+        ps.observe(LAPLACIAN - LAPLACIAN, values=Y, at=X)
+
+
+def test_points_outside_the_domain():
+    points = X.copy()
+    points[3] = [0.5, 7.0]
+    with refused("at: 1 of 5 points lie outside Box(x=(-1.0, 1.0), y=(-1.0, 1.0))", "number 3", "y = 7", "columns"):
+        ps.observe(ps.identity, values=Y, at=points, domain=SQUARE)
+    with refused("outside", "Box"):
+        SQUARE.points(points)
+    strip = ps.Box(t=(0, 1), x=(0, 30))
+    dt, dx = ps.partials(strip)
+    physics = ps.impose(dt + dx, 0.0, on=strip.interior(ps.GaussLegendre(4)))
+    swapped = ps.observe(ps.identity, values=[1.0, 2.0], at=[[25.0, 0.5], [0.5, 25.0]])
+    with pytest.warns(ps.OutsideDomainWarning, match=r"'data\.0': 1 of 2 points lie far outside.*columns"):
+        ps.Model(ps.RBF(), swapped, physics)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ps.Model(ps.RBF(), data(), ps.impose(LAPLACIAN, 0.0, on=NODES))
+
+
+def test_an_operator_of_higher_order_than_the_kernel_bears():
+    physics = ps.impose(LAPLACIAN, 0.0, on=NODES, name="heat")
+    with refused(
+        "block 'heat': the operator ∂x² + ∂y² takes derivatives of order 2",
+        "Matern(nu=1.5, bandwidth=1.) bears at most 1",
+        "RBF",
+        "Matern(nu=2.5)",
+        error=ps.SmoothnessError,
+    ):
+        ps.Model(ps.Matern(1.5), physics=physics)
+    ps.Model(ps.Matern(2.5), physics=physics)
+    post = ps.posterior(ps.Model(ps.Matern(1.5), data()))
+    with refused("the operator ∂x² + ∂y²", "order 2", error=ps.SmoothnessError):
+        post.mean(X, operator=LAPLACIAN)
+
+
+def test_roles_and_kinds():
+    physics = ps.impose(LAPLACIAN, 0.0, on=NODES)
+    with refused("data", "ps.observe", "impose("):
+        ps.Model(ps.RBF(), data=physics)
+    with refused("physics", "ps.impose"):
+        ps.Model(ps.RBF(), physics=[data()])
+    with refused("kernel", "ps.RBF"):
+        ps.Model("rbf", data())
+    with refused("operator", "ps.identity"):
+        ps.observe("f", values=Y, at=X)
+    with refused("on", "ps.nodes(points, weights)"):
+        ps.impose(LAPLACIAN, 0.0, on=X)
+    with refused("at", "points of measurement"):
+        ps.observe(ps.identity, values=Y)
+    with refused("acts on (x, y)", "nodes are in (t, x)"):
+        ps.impose(LAPLACIAN, 0.0, on=ps.Box(t=(0, 1), x=(0, 1)).interior(ps.GaussLegendre(3)))
+    with refused("model", "ps.Model"):
+        ps.pile(3)
+    with refused("model", "ps.Model"):
+        ps.posterior(None)
+    with refused("noise", "either gamma or noise"):
+        data(gamma=1.0, noise=1.0)
+    with refused("formula", "'printed'"):
+        ps.pile(ps.Model(ps.RBF(), data()), formula="published")
+    with refused("as many nodes"):
+        ps.difference(NODES, SQUARE.interior(ps.GaussLegendre(2)))
+    with refused("normal"):
+        ps.neumann(0.0, on=SQUARE.boundary(ps.GaussLegendre(3)))
+    with refused("count", "integer"):
+        ps.posterior(ps.Model(ps.RBF(), data())).samples(X, 0, seed=0)
+    with refused("points", "2 coordinates"):
+        ps.posterior(ps.Model(ps.RBF(), data())).mean([[0.0, 1.0, 2.0]])
+
+
+def test_names():
+    model = ps.Model(ps.RBF(), data())
+    with refused("'kernel.bandwith'", "Did you mean 'kernel.bandwidth'?", "kernel.bandwidth, gamma, eta"):
+        model.replace({"kernel.bandwith": 1.0})
+    with refused("'rho'"):
+        ps.pile_and_gradient(model, ["rho"])
+    dx, dy = ps.partials(SQUARE)
+    with refused("'eta'", "which the model uses itself"):
+        ps.Model(ps.RBF(), ps.observe(ps.parameter("eta", 2.0) * dx, Y, X))
+    two = [ps.observe(ps.parameter("c", value) * d, Y, X) for value, d in ((1.0, dx), (2.0, dy))]
+    with refused("'c'", "different values"):
+        ps.Model(ps.RBF(), two)
+
+
+def test_profiling_needs_a_value_that_is_not_zero():
+    with refused("profiled", "not zero"):
+        ps.pile(ps.Model(ps.RBF(), ps.observe(ps.identity, 0.0, X)), profiled=True)
+
+
+def test_float32_mode_is_refused():
+    model = ps.Model(ps.RBF(), data())
+    jax.config.update("jax_enable_x64", False)
+    try:
+        with refused("float32 mode", "jax_enable_x64"):
+            ps.pile(model)
+    finally:
+        jax.config.update("jax_enable_x64", True)
+
+
+def test_coefficients_that_are_not_finite():
+    dx, _ = ps.partials(SQUARE)
+    with refused("coefficient is NaN or infinite", "[0. 0.]"):
+        ps.impose(ps.field(lambda p: 1 / p[0], "a") * dx, 0.0, on=NODES)
