@@ -4,9 +4,7 @@ import jaxtyping
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile(
-    "pilescore", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+settings.register_profile("pilescore", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("pilescore")
 
 

@@ -1,5 +1,7 @@
 """What must not change PILE or a posterior: order, units, splitting, moving, and what carries no information."""
 
+import itertools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -81,9 +83,7 @@ def test_units_do_not_matter(seed, a, b):
         slope=a * DX,
     )
     np.testing.assert_allclose(ps.pile(scaled).value, ps.pile(model).value, rtol=1e-9)
-    np.testing.assert_allclose(
-        posterior_at(scaled, WHERE * [a, b]), posterior_at(model, WHERE), rtol=1e-6, atol=1e-8
-    )
+    np.testing.assert_allclose(posterior_at(scaled, WHERE * [a, b]), posterior_at(model, WHERE), rtol=1e-6, atol=1e-8)
 
 
 @given(seeds, st.floats(0.1, 10.0))
@@ -92,9 +92,9 @@ def test_units_of_the_unknown_shift_pile_by_twice_their_logarithm(seed, c):
     """Values times c with every variance times c²: the density of N values changes by c⁻ᴺ."""
     points, values, weights = parts(seed)
     model = build(points, values, weights)
-    scaled = build(
-        points, [c * v for v in values], weights, gamma=0.3 * c**2, rho=0.05 * c**2, eta=1.7 * c**2
-    ).replace({"data.1.gamma": 0.2 * c**2})
+    scaled = build(points, [c * v for v in values], weights, gamma=0.3 * c**2, rho=0.05 * c**2, eta=1.7 * c**2).replace(
+        {"data.1.gamma": 0.2 * c**2}
+    )
     np.testing.assert_allclose(ps.pile(scaled).value, ps.pile(model).value + 2 * np.log(c), rtol=1e-9)
 
 
@@ -165,13 +165,9 @@ def test_infinite_gamma_removes_the_data(seed):
     model = build(points, values, weights)
     physics_only = ps.Model(model.kernel, (), model.physics, rho=0.05, eta=1.7)
     vague = model.replace({"gamma": 1e15, "data.1.gamma": 1e15})
-    np.testing.assert_allclose(
-        posterior_at(vague, WHERE), posterior_at(physics_only, WHERE), rtol=1e-6, atol=1e-8
-    )
+    np.testing.assert_allclose(posterior_at(vague, WHERE), posterior_at(physics_only, WHERE), rtol=1e-6, atol=1e-8)
     density = 0.5 * 19 * np.log(2 * np.pi * 0.5e15)
-    np.testing.assert_allclose(
-        ps.pile(vague).free_energy, ps.pile(physics_only).free_energy + density, rtol=1e-9
-    )
+    np.testing.assert_allclose(ps.pile(vague).free_energy, ps.pile(physics_only).free_energy + density, rtol=1e-9)
 
 
 def test_the_posterior_interpolates_as_noise_vanishes():
@@ -185,7 +181,7 @@ def test_the_posterior_interpolates_as_noise_vanishes():
         errors.append(float(np.abs(post.mean(points) - values).max()))
         assert np.all(post.std(points) <= np.sqrt(gamma / 2) * (1 + 1e-6))
     assert errors[-1] < 1e-6
-    assert all(later < 0.2 * earlier for earlier, later in zip(errors[:-1], errors[1:], strict=True))
+    assert all(later < 0.2 * earlier for earlier, later in itertools.pairwise(errors))
 
 
 def test_imposed_physics_hold_as_rho_vanishes():

@@ -35,16 +35,14 @@ def test_large_matrices_go_through_panels(monkeypatch):
     lower = matrix(50)
     factor = linalg.cholesky(lower.copy(order="F"))
     np.testing.assert_allclose(factor.logdet, np.linalg.slogdet(full(lower))[1], rtol=1e-12)
-    np.testing.assert_allclose(
-        np.tril(factor.invert()), np.tril(np.linalg.inv(full(lower))), rtol=1e-9, atol=1e-12
-    )
+    np.testing.assert_allclose(np.tril(factor.invert()), np.tril(np.linalg.inv(full(lower))), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("width", [2, 3, 100])
 def test_the_row_of_failure_is_found_in_any_panel(width):
     lower = np.asfortranarray(np.eye(7))
     lower[5, 5] = -1.0
-    with pytest.raises(linalg.NotFactorable) as caught:
+    with pytest.raises(linalg.NotFactorableError) as caught:
         linalg._panel_cholesky(lower, width) if width < 7 else linalg.cholesky(lower)
     assert caught.value.row == 5
 

@@ -53,8 +53,7 @@ def dense(model, where, operator, other):
     )
     C += np.diag(np.concatenate([np.full(9, 0.02), 0.01 / (2 * physics.weights)]))
     left, right = (
-        eta * np.hstack([brute(where, p, op, a) for p, a in zip(pts, ops, strict=True)])
-        for op in (operator, other)
+        eta * np.hstack([brute(where, p, op, a) for p, a in zip(pts, ops, strict=True)]) for op in (operator, other)
     )
     mean = left @ np.linalg.solve(C, model.values)
     return mean, eta * brute(where, where, operator, other) - left @ np.linalg.solve(C, right.T)
@@ -79,9 +78,7 @@ def test_mean_and_covariance_are_the_textbook_formulas(operator, other):
 def test_covariance_between_different_points():
     post = ps.posterior(simple_model())
     whole = post.covariance(WHERE, DX)
-    np.testing.assert_allclose(
-        post.covariance(WHERE[:3], DX, other_points=WHERE[3:]), whole[:3, 3:], rtol=1e-9
-    )
+    np.testing.assert_allclose(post.covariance(WHERE[:3], DX, other_points=WHERE[3:]), whole[:3, 3:], rtol=1e-9)
 
 
 def test_predictions_do_not_depend_on_batches(monkeypatch):

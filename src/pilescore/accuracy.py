@@ -115,9 +115,7 @@ def accuracy(
     return Accuracy(data, _risk(post, operator, target, on, divisor))
 
 
-def _risk(
-    post: Posterior, operator: Operator, target: Float[np.ndarray, " m"], on: Nodes, scale: float | None
-) -> Risk:
+def _risk(post: Posterior, operator: Operator, target: Float[np.ndarray, " m"], on: Nodes, scale: float | None) -> Risk:
     size = float(on.weights @ target**2)
     if scale is None and not size > 1e-20 * float(on.weights.sum()):
         raise InputError(

@@ -81,9 +81,7 @@ def periodic(first: Nodes, second: Nodes, derivatives: int = 0, **options: Any) 
     [impose(8 functionals of Id at 16 points), impose(8 functionals of -∂x at 16 points)]
     """
     inward = normal_derivative(_face(first))
-    return [
-        impose(difference(first, second, inward**order), 0.0, **options) for order in range(derivatives + 1)
-    ]
+    return [impose(difference(first, second, inward**order), 0.0, **options) for order in range(derivatives + 1)]
 
 
 def _face(on: Nodes) -> Region:

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from jaxtyping import Bool, Float
 
-from pilescore.errors import InputError, as_array, as_points, listed, require
-from pilescore.quadrature import CubeRule, Rule
+from .errors import InputError, as_array, as_points, listed, require
+from .quadrature import CubeRule, Rule
 
 __all__ = ["Box", "Nodes", "Region", "Slice", "Union", "nodes"]
 
@@ -61,9 +61,7 @@ class Nodes:
         return len(self.weights)
 
     def __repr__(self) -> str:
-        return (
-            f"Nodes({len(self)} points in {listed(self.names)}, weights summing to {self.weights.sum():.6g})"
-        )
+        return f"Nodes({len(self)} points in {listed(self.names)}, weights summing to {self.weights.sum():.6g})"
 
     def __add__(self, other: Nodes) -> Nodes:
         require(isinstance(other, Nodes) and other.names == self.names, "+", other, f"nodes in {self.names}")
@@ -211,9 +209,7 @@ class Box(Region):
             require(bool(good), f"Box {name}", bounds[name], "a lower and a greater upper bound, as (-1, 1)")
         lower, upper = np.array(list(pairs.values())).T
         measure = float(np.prod(upper - lower))
-        _freeze(
-            self, lower=tuple(lower.tolist()), upper=tuple(upper.tolist()), names=(*bounds,), measure=measure
-        )
+        _freeze(self, lower=tuple(lower.tolist()), upper=tuple(upper.tolist()), names=(*bounds,), measure=measure)
 
     def __repr__(self) -> str:
         bounds = zip(self.names, self.lower, self.upper, strict=True)
@@ -315,10 +311,7 @@ class Slice(Region):
         return f"{self.box!r}.{'slice' if self.normal is None else 'face'}({fixed})"
 
     def _contains(self, points: Points) -> Mask:
-        near = [
-            abs(points[:, i] - v) <= _ROUNDING * (self.box.upper[i] - self.box.lower[i])
-            for i, v in self.fixed
-        ]
+        near = [abs(points[:, i] - v) <= _ROUNDING * (self.box.upper[i] - self.box.lower[i]) for i, v in self.fixed]
         inside: Mask = np.all([self.box.contains(points), *near], axis=0)
         return inside
 

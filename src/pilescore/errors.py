@@ -55,7 +55,7 @@ def describe(value: object) -> str:
 
 def require_float64() -> None:
     """Refuse to compute while JAX is in float32 mode."""
-    if not jax.config.jax_enable_x64:
+    if jax.dtypes.canonicalize_dtype(np.float64) != np.float64:
         raise InputError(
             "JAX is in float32 mode, in which a log determinant loses all its digits. "
             "pilescore turns float64 on when imported; something has turned it off since. "

@@ -210,9 +210,7 @@ def kernel_gradient(
     return [sums.reshape(arrays[leaf].shape) for sums, leaf in zip(total, leaves, strict=True)]
 
 
-def coefficient_gradient(
-    kernel: Kernel, moved: Layout, rows: Layout, eta: float, weights: Weights
-) -> float:
+def coefficient_gradient(kernel: Kernel, moved: Layout, rows: Layout, eta: float, weights: Weights) -> float:
     """Return `Σ_ij G_ij ∂C_ij` for a change of the operators' coefficients: a layout that holds their tangents."""
     total = 0.0
     for (first, second), (first_dot, second_dot) in zip(rows.pairs(), moved.pairs(), strict=True):
@@ -371,4 +369,3 @@ def _pieces(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
             start, grown = row, matrix[row] != 0
         used = grown
     yield slice(start, len(matrix)), np.flatnonzero(used)
-

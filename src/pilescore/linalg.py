@@ -34,7 +34,7 @@ ALWAYS_FITS = 1e8
 EPS = float(np.finfo(np.float64).eps)
 
 
-class NotFactorable(PilescoreError):
+class NotFactorableError(PilescoreError):
     """The leading minor that ends at row `row` is not positive; `pilescore.score` says whose row that is."""
 
     def __init__(self, row: int) -> None:
@@ -69,9 +69,7 @@ class Factor:
         """`log det C`."""
         return 2.0 * float(np.log(self.matrix.diagonal()).sum())
 
-    def solve_with_rounding(
-        self, values: Float[np.ndarray, " n"]
-    ) -> tuple[Float[np.ndarray, " n"], float]:
+    def solve_with_rounding(self, values: Float[np.ndarray, " n"]) -> tuple[Float[np.ndarray, " n"], float]:
         """Return `α = C⁻¹y` and an estimate of the rounding error of `yᵀC⁻¹y + log det C`.
 
         Rounding moves the entries of `C` by about `eps √(C_ii C_jj)`, and so `log det C` by at most about
@@ -113,7 +111,7 @@ class Factor:
 def cholesky(matrix: Float[np.ndarray, "n n"]) -> Factor:
     """Factor a symmetric matrix in place, given by its lower triangle.
 
-    Raises `NotFactorable` where it is not positive definite to working precision. Nothing is ever added to
+    Raises `NotFactorableError` where it is not positive definite to working precision. Nothing is ever added to
     the diagonal.
     """
     diagonal = matrix.diagonal().copy()
@@ -152,9 +150,9 @@ def _checked(answer: tuple[Any, int]) -> Any:
 def _potrf(block: Float[np.ndarray, "n n"], first_row: int) -> None:
     factor, info = lapack.dpotrf(block, lower=1, overwrite_a=1, clean=0)
     if info > 0:
-        raise NotFactorable(first_row + info - 1)
+        raise NotFactorableError(first_row + info - 1)
     if not np.isfinite(factor.diagonal()).all():
-        raise NotFactorable(first_row + int(np.argmin(np.isfinite(factor.diagonal()))))
+        raise NotFactorableError(first_row + int(np.argmin(np.isfinite(factor.diagonal()))))
     if not np.shares_memory(factor, block):
         block[...] = factor
 
@@ -174,9 +172,7 @@ def _panel_cholesky(matrix: Float[np.ndarray, "n n"], width: int = PANEL) -> Non
                 matrix[rows, start:stop] = pivot
             else:
                 block = np.asfortranarray(matrix[rows, start:stop])
-                matrix[rows, start:stop] = blas.dtrsm(
-                    1.0, pivot, block, side=1, lower=1, trans_a=1, overwrite_b=1
-                )
+                matrix[rows, start:stop] = blas.dtrsm(1.0, pivot, block, side=1, lower=1, trans_a=1, overwrite_b=1)
 
 
 def _panel_inverse(matrix: Float[np.ndarray, "n n"], width: int = PANEL) -> Float[np.ndarray, "n n"]:

@@ -81,8 +81,7 @@ class Model(eqx.Module):
         self.data = _blocks(data, "data", "observe")
         self.physics = _blocks(physics, "physics", "impose")
         self.gamma, self.rho, self.eta = (
-            jnp.asarray(as_positive(value, name))
-            for name, value in (("gamma", gamma), ("rho", rho), ("eta", eta))
+            jnp.asarray(as_positive(value, name)) for name, value in (("gamma", gamma), ("rho", rho), ("eta", eta))
         )
         require(len(self.blocks) > 0, "data, physics", "no block at all", "at least one observation")
         _check_dimensions(self)
@@ -99,9 +98,7 @@ class Model(eqx.Module):
     def labels(self) -> tuple[str, ...]:
         """A label for each block: its name, or its role and number."""
         places = [(role, i) for role in ("data", "physics") for i in range(len(getattr(self, role)))]
-        return tuple(
-            block.name or f"{role}.{i}" for block, (role, i) in zip(self.blocks, places, strict=True)
-        )
+        return tuple(block.name or f"{role}.{i}" for block, (role, i) in zip(self.blocks, places, strict=True))
 
     @property
     def size(self) -> int:
@@ -118,8 +115,7 @@ class Model(eqx.Module):
         """The temperature that holds for each block: its own, or the model's for its role."""
         shared = {"data": float(self.gamma), "physics": float(self.rho)}
         return tuple(
-            shared[block.role] if block.temperature is None else float(block.temperature)
-            for block in self.blocks
+            shared[block.role] if block.temperature is None else float(block.temperature) for block in self.blocks
         )
 
     @property

@@ -288,9 +288,7 @@ def _observation(
         bad = points[np.flatnonzero(~np.isfinite(table).all(axis=0))[0]]
         raise InputError(f"operator {operator}: a coefficient is NaN or infinite at the point {bad}")
     scalar = None if temperature is None else jnp.asarray(float(temperature))
-    return Observation(
-        role, name, operator, points, matrix, values, weights, scalar, nodes, region, indices, table
-    )
+    return Observation(role, name, operator, points, matrix, values, weights, scalar, nodes, region, indices, table)
 
 
 def _noise_weights(noise: Any, count: int) -> Float[np.ndarray, " n"]:
@@ -319,5 +317,3 @@ def _check_inside(points: Float[np.ndarray, "n d"], domain: Region) -> None:
             f"at: {outside.size} of {len(points)} points lie outside {domain!r}; the first is number "
             f"{outside[0]}, ({first}). Check the order of the columns and the units."
         )
-
-

@@ -262,8 +262,7 @@ def partials(domain: HasCoordinates) -> tuple[Operator, ...]:
     names = tuple(domain.names)
     unit = (((), 1.0),)
     return tuple(
-        Operator(names, ((tuple(int(i == j) for j in range(len(names))), unit),), ())
-        for i in range(len(names))
+        Operator(names, ((tuple(int(i == j) for j in range(len(names))), unit),), ()) for i in range(len(names))
     )
 
 

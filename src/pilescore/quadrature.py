@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar, final
 import numpy as np
 from jaxtyping import Float
 
-from pilescore.errors import InputError, as_count, as_positive, require
+from .errors import InputError, as_count, as_positive, require
 
 __all__ = ["Chebyshev", "ClenshawCurtis", "Fejer", "GaussLegendre", "MonteCarlo", "Rule", "Sobol", "Tensor"]
 
@@ -82,9 +82,7 @@ class _PerAxis(Rule):
     def __post_init__(self) -> None:
         name, size = type(self).__name__, self.size
         if isinstance(size, tuple | list):
-            checked: Any = tuple(
-                as_count(n, f"{name} size on axis {i}", self.least) for i, n in enumerate(size)
-            )
+            checked: Any = tuple(as_count(n, f"{name} size on axis {i}", self.least) for i, n in enumerate(size))
         else:
             checked = as_count(size, f"{name} size", self.least)
         object.__setattr__(self, "size", checked)
@@ -108,9 +106,7 @@ class _PerAxis(Rule):
                 f"{self!r}: {len(sizes)} sizes {sizes} for {dimension} axes; give one size for each of the "
                 f"{dimension} axes, or a single integer for all of them"
             )
-        return _product(
-            [_midpoints(n) if a else self._interval(n) for n, a in zip(sizes, angles, strict=True)]
-        )
+        return _product([_midpoints(n) if a else self._interval(n) for n, a in zip(sizes, angles, strict=True)])
 
     def resized(self, factor: float | int) -> Rule:
         factor = as_positive(factor, "factor")

@@ -63,9 +63,7 @@ class Pile:
         )
 
 
-def pile(
-    model: Model, *, profiled: bool = False, formula: Literal["consistent", "printed"] = "consistent"
-) -> Pile:
+def pile(model: Model, *, profiled: bool = False, formula: Literal["consistent", "printed"] = "consistent") -> Pile:
     """Return the Physics-Informed Log Evidence of a model.
 
     `PILE = (ỹᵀC⁻¹ỹ + log det C)/N + log 2π`, `C = ηQ + S`.

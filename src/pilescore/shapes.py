@@ -9,9 +9,9 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float, Int
 
-from pilescore.domains import _ROUNDING, Mask, Points, Region, Union, _as_names, _freeze, _restricted
-from pilescore.errors import InputError, as_array, as_points, as_positive, listed, require
-from pilescore.quadrature import CubeRule, Rule
+from .domains import _ROUNDING, Mask, Points, Region, Union, _as_names, _freeze, _restricted
+from .errors import InputError, as_array, as_points, as_positive, listed, require
+from .quadrature import CubeRule, Rule
 
 __all__ = ["Annulus", "Ball", "Disk", "Sphere", "Triangulation"]
 
@@ -44,9 +44,7 @@ class Sphere(Region):
         )
         normal = _Radial(center, (1 if outward else -1) / radius)
         measure = 2 * math.pi * radius if len(center) == 2 else 4 * math.pi * radius**2
-        _freeze(
-            self, center=center, radius=radius, names=names, outward=outward, measure=measure, normal=normal
-        )
+        _freeze(self, center=center, radius=radius, names=names, outward=outward, measure=measure, normal=normal)
 
     def _contains(self, points: Points) -> Mask:
         return np.abs(_norm(points - self.center) - self.radius) <= _ROUNDING * self.radius

@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from .errors import InputError, NotPositiveDefiniteError, PrecisionWarning, listed
 from .gram import Layout, covariance, layout
-from .linalg import EPS, Factor, NotFactorable, cholesky
+from .linalg import EPS, Factor, NotFactorableError, cholesky
 from .model import Model
 
 EIGENVALUES_UP_TO = 3000
@@ -64,15 +64,13 @@ def solve(model: Model, eta: float | None = None, noise: Float[np.ndarray, " N"]
     matrix.flat[:: len(values) + 1] += variance
     try:
         factor = cholesky(matrix)
-    except NotFactorable as failure:
+    except NotFactorableError as failure:
         raise _explained(model, rows, eta, variance, failure) from None
     alpha, rounding = factor.solve_with_rounding(values)
     return System(model, rows, eta, values, variance, factor, alpha, rounding / len(values))
 
 
-def _explained(
-    model: Model, rows: Layout, eta: float, noise: np.ndarray, failure: NotFactorable
-) -> Exception:
+def _explained(model: Model, rows: Layout, eta: float, noise: np.ndarray, failure: NotFactorableError) -> Exception:
     """Say which block a failed factorisation stopped in, how ill-conditioned the matrix is, and what to do."""
     place = int(rows.order[failure.row])
     bounds = np.cumsum([0, *(block.size for block in model.blocks)])

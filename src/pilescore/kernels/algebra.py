@@ -9,10 +9,21 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from ..errors import as_array, require
-from .base import Kernel, MultiIndex, Point, Scalar, differentiable, differentiate, positive, raised, vanishes
+from .base import (
+    Hyperparameter,
+    Kernel,
+    MultiIndex,
+    Point,
+    Scalar,
+    differentiable,
+    differentiate,
+    positive,
+    raised,
+    vanishes,
+)
 from .stationary import RBF, Cosine
 
 
@@ -72,7 +83,7 @@ class Product(Kernel):
 class Scaled(Kernel):
     """A kernel times a positive variance, written `2.0 * k`."""
 
-    variance: Float[Array, ""] = eqx.field(converter=positive("the factor of a kernel", vector=False))
+    variance: Hyperparameter = eqx.field(converter=positive("the factor of a kernel", vector=False))
     kernel: Kernel
 
     @property
@@ -118,8 +129,9 @@ class On(Kernel):
         """Return the kernel's derivative on its own coordinates, zero along any other."""
         if any((alpha[i] or beta[i]) for i in range(len(alpha)) if i not in self.axes):
             return 0.0
-        select = [tuple(v[a] for a in self.axes) for v in (alpha, beta, x, y)]
-        return self.kernel.derivative(*select)
+        a, b = (tuple(index[axis] for axis in self.axes) for index in (alpha, beta))
+        u, v = (tuple(point[axis] for axis in self.axes) for point in (x, y))
+        return self.kernel.derivative(a, b, u, v)
 
     def check_dimension(self, dimension: int) -> None:
         """Require the coordinates to be there."""
@@ -146,9 +158,7 @@ class LinearMap(Kernel):
     """
 
     kernel: Kernel
-    matrix: Float[Array, "e d"] = eqx.field(
-        converter=lambda v: jnp.asarray(as_array(v, "LinearMap matrix"))
-    )
+    matrix: Hyperparameter = eqx.field(converter=lambda v: jnp.asarray(as_array(v, "LinearMap matrix")))
 
     @property
     def smoothness(self) -> float | int:
@@ -159,8 +169,7 @@ class LinearMap(Kernel):
         """Return the derivative by the chain rule `∂_{x_i} = Σ_k A_ki ∂_{u_k}`."""
         A = self.matrix
         u, v = (
-            tuple(_sum([A[k, i] * point[i] for i in range(A.shape[1])]) for k in range(A.shape[0]))
-            for point in (x, y)
+            tuple(_sum([A[k, i] * point[i] for i in range(A.shape[1])]) for k in range(A.shape[0])) for point in (x, y)
         )
         terms = []
         for (a, left), (b, right) in itertools.product(self._expand(alpha), self._expand(beta)):

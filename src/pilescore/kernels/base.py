@@ -22,6 +22,9 @@ MultiIndex: TypeAlias = tuple[int, ...]
 Scalar: TypeAlias = Any
 """One real number: a float, a 0-d array or a tracer of one."""
 
+Hyperparameter: TypeAlias = Any
+"""A number, or several, that may be chosen: given as any array of reals, held as a float64 JAX array."""
+
 Point: TypeAlias = Sequence[Scalar] | Array
 """The coordinates of one point."""
 
@@ -109,9 +112,7 @@ def differentiate(
     return function(first, second)
 
 
-def _directional(
-    function: Callable[[Array, Array], Scalar], axis: int, side: int, x: Array, y: Array
-) -> Scalar:
+def _directional(function: Callable[[Array, Array], Scalar], axis: int, side: int, x: Array, y: Array) -> Scalar:
     along = jnp.zeros_like(x).at[axis].set(1.0)
     if side == 0:
         return jax.jvp(lambda u: function(u, y), (x,), (along,))[1]
@@ -135,9 +136,7 @@ def _differentiable_jvp(
     kernel_dot, x_dot, y_dot = tangents
     tangent = jnp.zeros(())
     if not all(_is_zero(leaf) for leaf in jax.tree.leaves(kernel_dot, is_leaf=_is_zero)):
-        solid = jax.tree.map(
-            lambda leaf, dot: jnp.zeros_like(leaf) if _is_zero(dot) else dot, kernel, kernel_dot
-        )
+        solid = jax.tree.map(lambda leaf, dot: jnp.zeros_like(leaf) if _is_zero(dot) else dot, kernel, kernel_dot)
 
         def value(k: Kernel) -> Array:
             return jnp.asarray(k.derivative(alpha, beta, x, y), dtype=float)

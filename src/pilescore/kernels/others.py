@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..errors import as_array, as_count, require
-from .base import Kernel, MultiIndex, Point, Scalar, differentiate, positive
+from .base import Hyperparameter, Kernel, MultiIndex, Point, Scalar, differentiate, positive
 
 
 class Constant(Kernel):
@@ -24,7 +24,7 @@ class Constant(Kernel):
     5.0
     """
 
-    value: Float[Array, ""] = eqx.field(converter=positive("Constant value", vector=False), default=1.0)
+    value: Hyperparameter = eqx.field(converter=positive("Constant value", vector=False), default=1.0)
 
     @property
     def smoothness(self) -> float | int:
@@ -54,7 +54,7 @@ class Polynomial(Kernel):
     """
 
     degree: int = eqx.field(static=True, converter=lambda v: as_count(v, "Polynomial degree"))
-    offset: Float[Array, ""] = eqx.field(converter=positive("Polynomial offset", vector=False), default=1.0)
+    offset: Hyperparameter = eqx.field(converter=positive("Polynomial offset", vector=False), default=1.0)
 
     @property
     def smoothness(self) -> float | int:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..errors import InputError, as_array, require
-from .base import Kernel, MultiIndex, Point, Scalar, positive, raised
+from .base import Hyperparameter, Kernel, MultiIndex, Point, Scalar, positive, raised
 
 Metric: TypeAlias = tuple[tuple[Scalar | None, ...], ...]
 """The symmetric matrix `M` of `q = ½ δᵀMδ` by rows; None where it is zero by structure."""
@@ -36,7 +36,7 @@ class Radial(Stationary):
     """A kernel `κ(δ) = φ(q)`, `q = ½ δᵀMδ`, given by its profile `φ` and its metric `M`.
 
     One recursion gives every derivative, exact at `δ = 0`: with `T(0, j) = φ⁽ʲ⁾(q)`,
-    `T(α + e_i, j) = (Mδ)_i T(α, j+1) + Σ_l α_l M_il T(α − e_l, j+1)`, and `∂^α κ = T(α, 0)`.
+    `T(α + e_i, j) = (Mδ)_i T(α, j+1) + Σ_k α_k M_ik T(α − e_k, j+1)`, and `∂^α κ = T(α, 0)`.
     """
 
     @abc.abstractmethod
@@ -51,7 +51,7 @@ class Radial(Stationary):
         """Return `∂^γ κ(δ)` by the recursion."""
         d = len(delta)
         M = self.metric(d)
-        gradient = [_total([_times(M[i][l], delta[l]) for l in range(d)]) for i in range(d)]
+        gradient = [_total([_times(M[i][k], delta[k]) for k in range(d)]) for i in range(d)]
         q = 0.5 * _total([_times(gradient[i], delta[i]) for i in range(d)])
         known: dict[tuple[MultiIndex, int], Scalar] = {}
 
@@ -63,9 +63,10 @@ class Radial(Stationary):
                     i = max(axis for axis in range(d) if alpha[axis])
                     rest = raised(alpha, i, -1)
                     terms = [gradient[i] * T(rest, j + 1)]
-                    for l in range(d):
-                        if rest[l] and M[i][l] is not None:
-                            terms.append(rest[l] * M[i][l] * T(raised(rest, l, -1), j + 1))
+                    for k in range(d):
+                        entry = M[i][k]
+                        if rest[k] and entry is not None:
+                            terms.append(rest[k] * entry * T(raised(rest, k, -1), j + 1))
                     known[alpha, j] = _total(terms)
             return known[alpha, j]
 
@@ -87,7 +88,7 @@ def _total(terms: list[Scalar | None]) -> Scalar:
 def _diagonal_metric(bandwidth: Float[Array, "..."], dimension: int) -> Metric:
     precision = 1.0 / bandwidth**2
     entries = [precision] * dimension if precision.ndim == 0 else [precision[i] for i in range(dimension)]
-    return tuple(tuple(entries[i] if i == l else None for l in range(dimension)) for i in range(dimension))
+    return tuple(tuple(entries[i] if i == k else None for k in range(dimension)) for i in range(dimension))
 
 
 def _check_vector(owner: Kernel, field: str, vector: Float[Array, "..."], dimension: int) -> None:
@@ -114,7 +115,7 @@ class RBF(Radial):
     -4.0
     """
 
-    bandwidth: Float[Array, "..."] = eqx.field(converter=positive("RBF bandwidth"), default=1.0)
+    bandwidth: Hyperparameter = eqx.field(converter=positive("RBF bandwidth"), default=1.0)
 
     @property
     def smoothness(self) -> float | int:
@@ -158,11 +159,9 @@ class AnisotropicRBF(Radial):
     0.6065
     """
 
-    theta: Float[Array, ""] = eqx.field(converter=lambda v: jnp.asarray(as_array(v, "AnisotropicRBF theta")))
-    s: Float[Array, ""] = eqx.field(converter=positive("AnisotropicRBF s", vector=False))
-    bandwidth: Float[Array, ""] = eqx.field(
-        converter=positive("AnisotropicRBF bandwidth", vector=False), default=1.0
-    )
+    theta: Hyperparameter = eqx.field(converter=lambda v: jnp.asarray(as_array(v, "AnisotropicRBF theta")))
+    s: Hyperparameter = eqx.field(converter=positive("AnisotropicRBF s", vector=False))
+    bandwidth: Hyperparameter = eqx.field(converter=positive("AnisotropicRBF bandwidth", vector=False), default=1.0)
 
     @property
     def smoothness(self) -> float | int:
@@ -227,7 +226,7 @@ class FullCovarianceRBF(Radial):
         """Return `WᵀW`."""
         W = self.whitening
         rows = range(dimension)
-        return tuple(tuple(_total([W[r, i] * W[r, l] for r in rows]) for l in rows) for i in rows)
+        return tuple(tuple(_total([W[r, i] * W[r, k] for r in rows]) for k in rows) for i in rows)
 
     def check_dimension(self, dimension: int) -> None:
         """Require as many coordinates as the covariance has."""
@@ -260,7 +259,7 @@ class Matern(Radial):
     """
 
     nu: float = eqx.field(static=True, default=2.5)
-    bandwidth: Float[Array, "..."] = eqx.field(converter=positive("Matern bandwidth"), default=1.0)
+    bandwidth: Hyperparameter = eqx.field(converter=positive("Matern bandwidth"), default=1.0)
 
     def __check_init__(self) -> None:
         allowed = [p + 0.5 for p in range(7)]
@@ -281,9 +280,7 @@ class Matern(Radial):
         n = p - order
         m = n if n >= 0 else -n - 1  # K_{−μ} = K_μ
         # Coefficients of e^z z^{m+½} K_{m+½}(z) by falling powers z^m … 1, highest first for Horner.
-        series = [
-            math.factorial(m + k) / (math.factorial(k) * math.factorial(m - k) * 2**k) for k in range(m + 1)
-        ]
+        series = [math.factorial(m + k) / (math.factorial(k) * math.factorial(m - k) * 2**k) for k in range(m + 1)]
         polynomial: Scalar = series[0]
         for coefficient in series[1:]:
             polynomial = polynomial * z + coefficient
@@ -313,10 +310,8 @@ class RationalQuadratic(Radial):
     0.6666666666666666
     """
 
-    alpha: Float[Array, ""] = eqx.field(
-        converter=positive("RationalQuadratic alpha", vector=False), default=1.0
-    )
-    bandwidth: Float[Array, "..."] = eqx.field(converter=positive("RationalQuadratic bandwidth"), default=1.0)
+    alpha: Hyperparameter = eqx.field(converter=positive("RationalQuadratic alpha", vector=False), default=1.0)
+    bandwidth: Hyperparameter = eqx.field(converter=positive("RationalQuadratic bandwidth"), default=1.0)
 
     @property
     def smoothness(self) -> float | int:
@@ -353,8 +348,8 @@ class Periodic(Stationary):
     1.0
     """
 
-    period: Float[Array, "..."] = eqx.field(converter=positive("Periodic period"), default=1.0)
-    bandwidth: Float[Array, "..."] = eqx.field(converter=positive("Periodic bandwidth"), default=1.0)
+    period: Hyperparameter = eqx.field(converter=positive("Periodic period"), default=1.0)
+    bandwidth: Hyperparameter = eqx.field(converter=positive("Periodic bandwidth"), default=1.0)
 
     @property
     def smoothness(self) -> float | int:
@@ -399,7 +394,7 @@ class Cosine(Stationary):
     -1.0
     """
 
-    frequency: Float[Array, " d"] = eqx.field(
+    frequency: Hyperparameter = eqx.field(
         converter=lambda v: jnp.atleast_1d(jnp.asarray(as_array(v, "Cosine frequency")))
     )
 

@@ -45,7 +45,7 @@ def model(bandwidth: float | int, seed: int = 0, side: int = SIDE) -> ps.Model:
     """Return the model: f and Δf on a Chebyshev grid, both with noise N(0, 1), an RBF kernel, the true temperatures."""
     nodes = SQUARE.interior(ps.Chebyshev(side))
     rng = np.random.default_rng(seed)
-    exact = [np.asarray(jax.vmap(f)(nodes.points)) for f in (solution, forcing)]
+    exact = [np.asarray(jax.vmap(f)(jnp.asarray(nodes.points))) for f in (solution, forcing)]
     values, sources = (part + rng.standard_normal(len(nodes)) for part in exact)
     return ps.Model(
         kernel=ps.RBF(bandwidth=bandwidth),
@@ -65,9 +65,7 @@ def table(bandwidths: Sequence[float] = BANDWIDTHS, seed: int = 0) -> list[dict[
         candidate = base.replace({"kernel.bandwidth": h})
         errors = ps.accuracy(candidate, solution, on=fine, operator=LAPLACIAN, operator_truth=forcing)
         assert errors.physics is not None
-        rows.append(
-            {"bandwidth": h, "pile": ps.pile(candidate), "data": errors.data, "physics": errors.physics}
-        )
+        rows.append({"bandwidth": h, "pile": ps.pile(candidate), "data": errors.data, "physics": errors.physics})
     return rows
 
 
