@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -39,6 +39,9 @@ class Radial(Stationary):
     `T(α + e_i, j) = (Mδ)_i T(α, j+1) + Σ_k α_k M_ik T(α − e_k, j+1)`, and `∂^α κ = T(α, 0)`.
     """
 
+    exponential: ClassVar[bool] = False
+    """Whether `φ' = −φ`, so that every `T(α, j)` is `T(α, 0)` up to its sign."""
+
     @abc.abstractmethod
     def profile(self, q: Scalar, order: int) -> Scalar:
         """Return `φ⁽ʲ⁾(q)`; where it is singular at `q = 0`, zero there (its factor vanishes faster)."""
@@ -56,6 +59,8 @@ class Radial(Stationary):
         known: dict[tuple[MultiIndex, int], Scalar] = {}
 
         def T(alpha: MultiIndex, j: int) -> Scalar:
+            if self.exponential and j:
+                return -T(alpha, j - 1)
             if (alpha, j) not in known:
                 if not any(alpha):
                     known[alpha, j] = self.profile(q, j)
@@ -116,6 +121,7 @@ class RBF(Radial):
     """
 
     bandwidth: Hyperparameter = eqx.field(converter=positive("RBF bandwidth"), default=1.0)
+    exponential: ClassVar[bool] = True
 
     @property
     def smoothness(self) -> float | int:
@@ -168,6 +174,7 @@ class AnisotropicRBF(Radial):
         """Infinite."""
         return math.inf
 
+    exponential: ClassVar[bool] = True
     profile = RBF.profile
 
     def metric(self, dimension: int) -> Metric:
@@ -220,6 +227,7 @@ class FullCovarianceRBF(Radial):
         """Infinite."""
         return math.inf
 
+    exponential: ClassVar[bool] = True
     profile = RBF.profile
 
     def metric(self, dimension: int) -> Metric:
