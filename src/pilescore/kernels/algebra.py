@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from ..errors import as_array, require
-from .base import (
-    Hyperparameter,
-    Kernel,
-    MultiIndex,
-    Point,
-    Scalar,
-    differentiable,
-    differentiate,
-    positive,
-    raised,
-    vanishes,
-)
+from .base import Hyperparameter, Kernel, MultiIndex, Point, Scalar, positive, raised, real, vanishes
 from .stationary import RBF, Cosine
+
+Jet: TypeAlias = Callable[[int, MultiIndex], Scalar]
+"""The derivatives `∂^γ w_k` of a map at one point."""
+
+Factors: TypeAlias = tuple[tuple[int, MultiIndex], ...]
+"""A product of such derivatives, by their `(k, γ)`."""
 
 
 class Sum(Kernel):
@@ -62,22 +59,27 @@ class Product(Kernel):
 
     def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
         """Return `Σ C(α,α') C(β,β') ∂^{α'}∂^{β'} k1 · ∂^{α−α'}∂^{β−β'} (k2 k3 …)`."""
+        known: dict[tuple[int, MultiIndex, MultiIndex], Scalar] = {}
 
-        def product(parts: tuple[Kernel, ...], a: MultiIndex, b: MultiIndex) -> Scalar:
-            if len(parts) == 1:
-                return parts[0].derivative(a, b, x, y)
+        def single(part: int, a: MultiIndex, b: MultiIndex) -> Scalar:
+            if (part, a, b) not in known:
+                known[part, a, b] = self.parts[part].derivative(a, b, x, y)
+            return known[part, a, b]
+
+        def from_part(part: int, a: MultiIndex, b: MultiIndex) -> Scalar:
+            if part == len(self.parts) - 1:
+                return single(part, a, b)
             terms = []
-            for a1 in _below(a):
-                for b1 in _below(b):
-                    first = parts[0].derivative(a1, b1, x, y)
-                    if vanishes(first):
-                        continue
-                    rest = product(parts[1:], _minus(a, a1), _minus(b, b1))
-                    if not vanishes(rest):
-                        terms.append(_choose(a, a1) * _choose(b, b1) * first * rest)
+            for a1, b1 in itertools.product(_below(a), _below(b)):
+                first = single(part, a1, b1)
+                if vanishes(first):
+                    continue
+                rest = from_part(part + 1, _minus(a, a1), _minus(b, b1))
+                if not vanishes(rest):
+                    terms.append(_choose(a, a1) * _choose(b, b1) * first * rest)
             return _sum(terms)
 
-        return product(self.parts, alpha, beta)
+        return from_part(0, alpha, beta)
 
 
 class Scaled(Kernel):
@@ -158,7 +160,10 @@ class LinearMap(Kernel):
     """
 
     kernel: Kernel
-    matrix: Hyperparameter = eqx.field(converter=lambda v: jnp.asarray(as_array(v, "LinearMap matrix")))
+    matrix: Hyperparameter = eqx.field(converter=real("LinearMap matrix", ndim=2))
+
+    def __check_init__(self) -> None:
+        self.kernel.check_dimension(self.matrix.shape[0])
 
     @property
     def smoothness(self) -> float | int:
@@ -167,37 +172,21 @@ class LinearMap(Kernel):
 
     def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
         """Return the derivative by the chain rule `∂_{x_i} = Σ_k A_ki ∂_{u_k}`."""
-        A = self.matrix
+        rows, columns = self.matrix.shape
         u, v = (
-            tuple(_sum([A[k, i] * point[i] for i in range(A.shape[1])]) for k in range(A.shape[0])) for point in (x, y)
+            tuple(_sum([self.matrix[k, i] * point[i] for i in range(columns)]) for k in range(rows)) for point in (x, y)
         )
-        terms = []
-        for (a, left), (b, right) in itertools.product(self._expand(alpha), self._expand(beta)):
-            value = self.kernel.derivative(a, b, u, v)
-            if not vanishes(value):
-                terms.append(left * right * value)
-        return _sum(terms)
 
-    def _expand(self, alpha: MultiIndex) -> list[tuple[MultiIndex, Scalar]]:
-        """Return `∂_x^α` as a list of (multi-index in u, coefficient)."""
-        rows = range(self.matrix.shape[0])
-        expansion: dict[MultiIndex, Scalar] = {(0,) * len(rows): 1.0}
-        for axis, order in enumerate(alpha):
-            for _ in range(order):
-                grown: dict[MultiIndex, Scalar] = {}
-                for (index, coefficient), k in itertools.product(expansion.items(), rows):
-                    key = raised(index, k)
-                    term = coefficient * self.matrix[k, axis]
-                    grown[key] = grown[key] + term if key in grown else term
-                expansion = grown
-        return list(expansion.items())
+        def jet(k: int, gamma: MultiIndex) -> Scalar:
+            return self.matrix[k, gamma.index(1)] if sum(gamma) == 1 else 0.0
+
+        return _pulled_back(self.kernel, alpha, beta, u, v, jet, jet)
 
     def check_dimension(self, dimension: int) -> None:
         """Require as many coordinates as the matrix has columns."""
         columns = self.matrix.shape[1]
         have = f"points with {dimension} coordinates"
         require(columns == dimension, "LinearMap matrix", have, f"{columns}, the columns of its matrix")
-        self.kernel.check_dimension(self.matrix.shape[0])
 
 
 class Warped(Kernel):
@@ -228,14 +217,11 @@ class Warped(Kernel):
         return self.kernel.smoothness
 
     def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
-        """Return the derivative by autodiff of the warp and the kernel's own rule."""
-
-        def value(p: Array, q: Array) -> Scalar:
-            u, v = self.warp(p), self.warp(q)
-            zero = (0,) * len(u)
-            return differentiable(zero, zero, self.kernel, u, v)
-
-        return differentiate(value, alpha, beta, x, y)
+        """Return the derivative by the chain rule; derivatives of the warp are by autodiff."""
+        points = [jnp.stack(tuple(point)) for point in (x, y)]
+        u, v = (self.warp(point) for point in points)
+        jets = [functools.cache(functools.partial(_jet, self.warp, point)) for point in points]
+        return _pulled_back(self.kernel, alpha, beta, tuple(u), tuple(v), *jets)
 
 
 def spectral_mixture(weights: Any, frequencies: Any, bandwidths: Any) -> Kernel:
@@ -263,6 +249,63 @@ def spectral_mixture(weights: Any, frequencies: Any, bandwidths: Any) -> Kernel:
     require(h.shape == f.shape, "bandwidths", h, f"shape {f.shape}, as the frequencies")
     parts = tuple(float(w[i]) * (RBF(h[i]) * Cosine(f[i])) for i in range(len(w)))
     return parts[0] if len(parts) == 1 else Sum(parts)
+
+
+def _pulled_back(
+    kernel: Kernel, alpha: MultiIndex, beta: MultiIndex, u: Point, v: Point, left: Jet, right: Jet
+) -> Scalar:
+    """Return `∂_x^α ∂_y^β k(w(x), w(y))` at `u = w(x)`, `v = w(y)`, given the derivatives `∂^γ w_k` at both."""
+    sides = []
+    for index, jet in ((alpha, left), (beta, right)):
+        side: dict[MultiIndex, Scalar] = {}
+        for mu, monomials in _chain_rule(index, len(u)).items():
+            terms = []
+            for factors, count in monomials:
+                values = [jet(k, gamma) for k, gamma in factors]
+                if not any(vanishes(value) for value in values):
+                    terms.append(math.prod(values, start=float(count)))
+            side[mu] = _sum(terms)
+        sides.append({mu: value for mu, value in side.items() if not vanishes(value)})
+    terms = []
+    for (mu, a), (nu, b) in itertools.product(*(side.items() for side in sides)):
+        value = kernel.derivative(mu, nu, u, v)
+        if not vanishes(value):
+            terms.append(a * b * value)
+    return _sum(terms)
+
+
+@functools.cache
+def _chain_rule(alpha: MultiIndex, width: int) -> dict[MultiIndex, list[tuple[Factors, int]]]:
+    """Return Faà di Bruno's formula: `∂^α f(w(x))` as `{μ: Σ count · Π ∂^γ w_k}`, the coefficients of `∂^μ f`."""
+    table: dict[MultiIndex, dict[Factors, int]] = {(0,) * width: {(): 1}}
+    for axis in (axis for axis, order in enumerate(alpha) for _ in range(order)):
+        grown: dict[MultiIndex, dict[Factors, int]] = {}
+        for mu, monomials in table.items():
+            for factors, count in monomials.items():
+                for i, (k, gamma) in enumerate(factors):
+                    _count(grown, mu, (*factors[:i], (k, raised(gamma, axis)), *factors[i + 1 :]), count)
+                for k in range(width):
+                    first = raised((0,) * len(alpha), axis)
+                    _count(grown, raised(mu, k), (*factors, (k, first)), count)
+        table = grown
+    return {mu: list(monomials.items()) for mu, monomials in table.items()}
+
+
+def _count(table: dict[MultiIndex, dict[Factors, int]], mu: MultiIndex, factors: Factors, count: int) -> None:
+    row = table.setdefault(mu, {})
+    key = tuple(sorted(factors))
+    row[key] = row.get(key, 0) + count
+
+
+def _jet(function: Callable[[Array], Array], point: Array, k: int, gamma: MultiIndex) -> Scalar:
+    """Return `∂^γ w_k` of a function at a point."""
+    for axis in (axis for axis, order in enumerate(gamma) for _ in range(order)):
+        function = functools.partial(_along, function, axis)
+    return function(point)[k]
+
+
+def _along(function: Callable[[Array], Array], axis: int, point: Array) -> Array:
+    return jax.jvp(function, (point,), (jnp.zeros_like(point).at[axis].set(1.0),))[1]
 
 
 def _flatten(kind: type[Any], parts: tuple[Kernel, ...]) -> tuple[Kernel, ...]:

@@ -25,7 +25,7 @@ Scalar: TypeAlias = Any
 Hyperparameter: TypeAlias = Any
 """A number, or several, that may be chosen: given as any array of reals, held as a float64 JAX array."""
 
-Point: TypeAlias = Sequence[Scalar] | Array
+Point: TypeAlias = Sequence[Scalar] | Array | np.ndarray
 """The coordinates of one point."""
 
 
@@ -119,44 +119,6 @@ def _directional(function: Callable[[Array, Array], Scalar], axis: int, side: in
     return jax.jvp(lambda v: function(x, v), (y,), (along,))[1]
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def differentiable(alpha: MultiIndex, beta: MultiIndex, kernel: Kernel, x: Array, y: Array) -> Scalar:
-    """Return `∂₁^α ∂₂^β k(x, y)` as a function that autodiff differentiates by the kernel's own rule.
-
-    Differentiating the formula of a Matérn kernel through its distance is wrong at `x = y`. Autodiff through
-    this function asks the kernel for one more derivative instead, and so is exact there.
-    """
-    return jnp.asarray(kernel.derivative(alpha, beta, x, y), dtype=float)
-
-
-def _differentiable_jvp(
-    alpha: MultiIndex, beta: MultiIndex, primals: tuple[Any, ...], tangents: tuple[Any, ...]
-) -> tuple[Scalar, Scalar]:
-    kernel, x, y = primals
-    kernel_dot, x_dot, y_dot = tangents
-    tangent = jnp.zeros(())
-    if not all(_is_zero(leaf) for leaf in jax.tree.leaves(kernel_dot, is_leaf=_is_zero)):
-        solid = jax.tree.map(lambda leaf, dot: jnp.zeros_like(leaf) if _is_zero(dot) else dot, kernel, kernel_dot)
-
-        def value(k: Kernel) -> Array:
-            return jnp.asarray(k.derivative(alpha, beta, x, y), dtype=float)
-
-        tangent = tangent + jax.jvp(value, (kernel,), (solid,))[1]
-    for axis in range(len(x)):
-        if not _is_zero(x_dot):
-            tangent = tangent + x_dot[axis] * differentiable(raised(alpha, axis), beta, kernel, x, y)
-        if not _is_zero(y_dot):
-            tangent = tangent + y_dot[axis] * differentiable(alpha, raised(beta, axis), kernel, x, y)
-    return differentiable(alpha, beta, kernel, x, y), tangent
-
-
-differentiable.defjvp(_differentiable_jvp, symbolic_zeros=True)
-
-
-def _is_zero(tangent: Any) -> bool:
-    return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
-
-
 def raised(alpha: MultiIndex, axis: int, by: int = 1) -> MultiIndex:
     """Return `α + by·e_axis`."""
     return (*alpha[:axis], alpha[axis] + by, *alpha[axis + 1 :])
@@ -165,6 +127,18 @@ def raised(alpha: MultiIndex, axis: int, by: int = 1) -> MultiIndex:
 def vanishes(value: Scalar) -> bool:
     """Whether a derivative is the exact zero of a structure, as opposed to a number that may be zero."""
     return isinstance(value, float) and value == 0.0
+
+
+def real(argument: str, ndim: int) -> Callable[[Any], Float[Array, "..."]]:
+    """Return a converter that checks for finite numbers of the given number of dimensions."""
+
+    def convert(value: Any) -> Float[Array, "..."]:
+        array = as_array(value, argument)
+        expected = ("a number", "a vector", "a matrix")[ndim]
+        require(array.ndim == ndim and array.size > 0, argument, value, expected)
+        return jnp.asarray(array)
+
+    return convert
 
 
 def positive(argument: str, vector: bool = True) -> Callable[[Any], Float[Array, "..."]]:

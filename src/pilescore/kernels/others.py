@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -62,10 +63,23 @@ class Polynomial(Kernel):
         return math.inf
 
     def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
-        """Return the derivative by autodiff; zero beyond the degree."""
-        if max(sum(alpha), sum(beta)) > self.degree:
-            return 0.0
-        return differentiate(lambda u, v: (jnp.sum(u * v) + self.offset) ** self.degree, alpha, beta, x, y)
+        """Return the derivative in closed form, zero beyond the degree.
+
+        With `s = x·y + c`: `∂₁^α s^p = p!/(p−|α|)! y^α s^{p−|α|}`, then `∂₂^β` of that by the rule of Leibniz.
+        """
+        left = self.degree - sum(alpha)
+        terms = []
+        for gamma in itertools.product(*(range(min(a, b) + 1) for a, b in zip(alpha, beta, strict=True))):
+            power = left - sum(beta) + sum(gamma)
+            if left < 0 or power < 0:
+                continue
+            count = math.perm(self.degree, sum(alpha)) * math.perm(left, sum(beta) - sum(gamma))
+            term: Scalar = (_dot(x, y) + self.offset) ** power
+            for a, b, g, p, q in zip(alpha, beta, gamma, x, y, strict=True):
+                count *= math.comb(b, g) * math.perm(a, g)
+                term = term * q ** (a - g) * p ** (b - g)
+            terms.append(count * term)
+        return sum(terms[1:], start=terms[0]) if terms else 0.0
 
 
 class Linear(Kernel):
@@ -93,10 +107,12 @@ class Linear(Kernel):
             return y[alpha.index(1)]
         if any(beta):
             return x[beta.index(1)]
-        total = x[0] * y[0]
-        for a, b in zip(x[1:], y[1:], strict=True):
-            total = total + a * b
-        return total
+        return _dot(x, y)
+
+
+def _dot(x: Point, y: Point) -> Scalar:
+    products = [a * b for a, b in zip(x, y, strict=True)]
+    return sum(products[1:], start=products[0])
 
 
 def _one_dimension(kernel: Kernel, dimension: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..errors import InputError, as_array, require
-from .base import Hyperparameter, Kernel, MultiIndex, Point, Scalar, positive, raised
+from .base import Hyperparameter, Kernel, MultiIndex, Point, Scalar, positive, raised, real
 
 Metric: TypeAlias = tuple[tuple[Scalar | None, ...], ...]
 """The symmetric matrix `M` of `q = ½ δᵀMδ` by rows; None where it is zero by structure."""
@@ -165,7 +165,7 @@ class AnisotropicRBF(Radial):
     0.6065
     """
 
-    theta: Hyperparameter = eqx.field(converter=lambda v: jnp.asarray(as_array(v, "AnisotropicRBF theta")))
+    theta: Hyperparameter = eqx.field(converter=real("AnisotropicRBF theta", ndim=0))
     s: Hyperparameter = eqx.field(converter=positive("AnisotropicRBF s", vector=False))
     bandwidth: Hyperparameter = eqx.field(converter=positive("AnisotropicRBF bandwidth", vector=False), default=1.0)
 
@@ -403,7 +403,7 @@ class Cosine(Stationary):
     """
 
     frequency: Hyperparameter = eqx.field(
-        converter=lambda v: jnp.atleast_1d(jnp.asarray(as_array(v, "Cosine frequency")))
+        converter=lambda value: real("Cosine frequency", ndim=1)(np.atleast_1d(np.asarray(value)))
     )
 
     @property
