@@ -10,10 +10,11 @@ import jax as _jax
 
 _jax.config.update("jax_enable_x64", True)
 
-from .accuracy import Accuracy, Risk, accuracy  # noqa: E402
-from .conditions import cauchy, dirichlet, neumann, periodic, robin  # noqa: E402
-from .domains import Box, Nodes, Region, Slice, Union, nodes  # noqa: E402
-from .errors import (  # noqa: E402
+from .accuracy import Accuracy, Risk, accuracy
+from .calculus import divergence, gradient, laplacian, normal_derivative
+from .conditions import cauchy, dirichlet, neumann, periodic, robin
+from .domains import Box, Nodes, Region, Slice, Union, nodes
+from .errors import (
     InputError,
     MemoryLimitError,
     NotPositiveDefiniteError,
@@ -22,7 +23,7 @@ from .errors import (  # noqa: E402
     PrecisionWarning,
     SmoothnessError,
 )
-from .kernels import (  # noqa: E402
+from .kernels import (
     RBF,
     AnisotropicRBF,
     Constant,
@@ -41,21 +42,11 @@ from .kernels import (  # noqa: E402
     Wiener,
     spectral_mixture,
 )
-from .model import Model  # noqa: E402
-from .observations import Functional, Observation, difference, impose, integral, observe, stack  # noqa: E402
-from .operators import (  # noqa: E402
-    Operator,
-    divergence,
-    field,
-    gradient,
-    identity,
-    laplacian,
-    normal_derivative,
-    parameter,
-    partials,
-)
-from .posterior import Posterior, posterior  # noqa: E402
-from .quadrature import (  # noqa: E402
+from .model import Model
+from .observations import Functional, Observation, difference, impose, integral, observe, stack
+from .operators import Operator, field, identity, parameter, partials
+from .posterior import Posterior, posterior
+from .quadrature import (
     Chebyshev,
     ClenshawCurtis,
     Fejer,
@@ -65,8 +56,8 @@ from .quadrature import (  # noqa: E402
     Sobol,
     Tensor,
 )
-from .score import Pile, pile, pile_and_gradient, pile_many  # noqa: E402
-from .shapes import Annulus, Ball, Disk, Sphere, Triangulation  # noqa: E402
+from .score import Pile, pile, pile_and_gradient, pile_many
+from .shapes import Annulus, Ball, Disk, Sphere, Triangulation
 
 __version__ = _version("pilescore")
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from .calculus import normal_derivative
 from .domains import Nodes, Region
 from .errors import require
 from .observations import Observation, check_nodes, difference, impose
-from .operators import identity, normal_derivative
+from .operators import identity
 
 
 def dirichlet(value: Any, on: Nodes, **options: Any) -> Observation:

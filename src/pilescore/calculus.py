@@ -1,0 +1,103 @@
+"""The operators of vector calculus: gradient, divergence, Laplacian, and the normal derivative on a face."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import equinox as eqx
+from jaxtyping import Array
+
+from .errors import InputError, require
+from .operators import HasCoordinates, Operator, field, partials
+
+
+@runtime_checkable
+class HasNormal(HasCoordinates, Protocol):
+    """A face, circle or sphere: a region with an outward normal."""
+
+    @property
+    def normal(self) -> Any:
+        """The normal as numbers, or as a function of the point."""
+        ...
+
+
+def gradient(domain: HasCoordinates) -> tuple[Operator, ...]:
+    """Return the components of the gradient: the same as `partials`.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> ps.gradient(ps.Box(x=(0, 1), y=(0, 1)))
+    (∂x, ∂y)
+    """
+    return partials(domain)
+
+
+def laplacian(domain: HasCoordinates) -> Operator:
+    """Return the Laplacian `Σ_i ∂²/∂x_i²` in all coordinates of a domain.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> ps.laplacian(ps.Box(x=(0, 1), y=(0, 1), z=(0, 1)))
+    ∂x² + ∂y² + ∂z²
+    """
+    return divergence(domain, partials(domain))
+
+
+def divergence(domain: HasCoordinates, flux: Sequence[Any]) -> Operator:
+    """Return `Σ_i ∂_i ∘ F_i` for a flux with one operator for each coordinate.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> square = ps.Box(x=(0, 1), y=(0, 1))
+    >>> k = ps.field(lambda p: 1 + p[0] ** 2, "k")
+    >>> -ps.divergence(square, [k * d for d in ps.gradient(square)])  # −∇·(k∇)
+    -k ∂x² - (∂x k) ∂x - k ∂y² - (∂y k) ∂y
+    """
+    along = partials(domain)
+    good = len(flux) == len(along)
+    require(good, "flux", f"{len(flux)} components", f"{len(along)}, one for each coordinate")
+    total = along[0] * flux[0]
+    for d, component in zip(along[1:], flux[1:], strict=True):
+        total = total + d * component
+    return total
+
+
+def normal_derivative(face: HasNormal) -> Operator:
+    """Return the outward normal derivative `n·∇` on a face of a box, a circle or a sphere.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> square = ps.Box(x=(-1, 1), y=(-1, 1))
+    >>> ps.normal_derivative(square.face(x=-1))
+    -∂x
+    """
+    along, normal = partials(face), face.normal
+    if normal is None:
+        raise InputError(
+            "normal_derivative: expected a region with one outward normal (a face of a box, a circle, a sphere); "
+            f"got {face!r}. Impose a union face by face, as in "
+            "[ps.impose(ps.normal_derivative(f), g, on=f(rule)) for f in box.faces]."
+        )
+    if callable(normal):
+        parts: list[Any] = [
+            field(_Component(normal, axis), f"n_{name}") * d
+            for axis, (name, d) in enumerate(zip(face.names, along, strict=True))
+        ]
+    else:
+        parts = [float(n) * d for n, d in zip(normal, along, strict=True) if n != 0]
+    return sum(parts[1:], start=parts[0])
+
+
+class _Component(eqx.Module):
+    """One component of a vector function of the point."""
+
+    function: Callable[[Array], Any]
+    axis: int = eqx.field(static=True)
+
+    def __call__(self, point: Array) -> Any:
+        return self.function(point)[self.axis]
