@@ -59,6 +59,10 @@ def test_shapes():
         ps.Model(ps.Wiener(), data())
     with refused("at", "real numbers"):
         ps.observe(ps.identity, values=[1.0, 2.0], at=[[0.0, 1.0], [2.0]])
+    with refused("IntegratedWiener", "a point at -0.5", "after 0"):
+        ps.Model(ps.RBF().on(0) * ps.IntegratedWiener().on(1), ps.observe(ps.identity, 1.0, at=[[0.0, -0.5]]))
+    with refused("over", "'z'", "x and y"):
+        ps.laplacian(SQUARE, over=("x", "z"))
 
 
 def test_dtypes():
@@ -193,6 +197,8 @@ def test_names():
     model = ps.Model(ps.RBF(), data())
     with refused("'kernel.bandwith'", "Did you mean 'kernel.bandwidth'?", "kernel.bandwidth, gamma, eta"):
         model.replace({"kernel.bandwith": 1.0})
+    with refused("name", "'a'", "a different name"):
+        ps.Model(ps.RBF(), [data(name="a"), data(name="a")])
     with refused("'rho'"):
         ps.pile_and_gradient(model, ["rho"])
     dx, dy = ps.partials(SQUARE)

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import equinox as eqx
 from jaxtyping import Array
 
-from .errors import InputError, require
+from .errors import InputError, listed, require
 from .operators import HasCoordinates, Operator, field, partials
 
 
@@ -22,32 +22,38 @@ class HasNormal(HasCoordinates, Protocol):
         ...
 
 
-def gradient(domain: HasCoordinates) -> tuple[Operator, ...]:
-    """Return the components of the gradient: the same as `partials`.
+def gradient(domain: HasCoordinates, over: Sequence[str] | None = None) -> tuple[Operator, ...]:
+    """Return the components of the gradient, in all coordinates or in those named by `over`.
 
     Examples
     --------
     >>> import pilescore as ps
-    >>> ps.gradient(ps.Box(x=(0, 1), y=(0, 1)))
+    >>> ps.gradient(ps.Box(t=(0, 1), x=(0, 1), y=(0, 1)), over=("x", "y"))
     (∂x, ∂y)
     """
-    return partials(domain)
+    along = dict(zip(domain.names, partials(domain), strict=True))
+    for name in along if over is None else over:
+        require(name in along, "over", name, f"coordinates among {listed(list(along))}")
+    return tuple(along[name] for name in (along if over is None else over))
 
 
-def laplacian(domain: HasCoordinates) -> Operator:
-    """Return the Laplacian `Σ_i ∂²/∂x_i²` in all coordinates of a domain.
+def laplacian(domain: HasCoordinates, over: Sequence[str] | None = None) -> Operator:
+    """Return the Laplacian `Σ_i ∂²/∂x_i²`, in all coordinates or in those named by `over`.
 
     Examples
     --------
     >>> import pilescore as ps
     >>> ps.laplacian(ps.Box(x=(0, 1), y=(0, 1), z=(0, 1)))
     ∂x² + ∂y² + ∂z²
+    >>> strip = ps.Box(t=(0, 1), x=(0, 1), y=(0, 1))
+    >>> ps.partials(strip)[0] - 0.1 * ps.laplacian(strip, over=("x", "y"))
+    ∂t - 0.1 ∂x² - 0.1 ∂y²
     """
-    return divergence(domain, partials(domain))
+    return divergence(domain, gradient(domain, over), over)
 
 
-def divergence(domain: HasCoordinates, flux: Sequence[Any]) -> Operator:
-    """Return `Σ_i ∂_i ∘ F_i` for a flux with one operator for each coordinate.
+def divergence(domain: HasCoordinates, flux: Sequence[Any], over: Sequence[str] | None = None) -> Operator:
+    """Return `Σ_i ∂_i ∘ F_i` for a flux with one operator for each coordinate (or each named by `over`).
 
     Examples
     --------
@@ -57,7 +63,7 @@ def divergence(domain: HasCoordinates, flux: Sequence[Any]) -> Operator:
     >>> -ps.divergence(square, [k * d for d in ps.gradient(square)])  # −∇·(k∇)
     -k ∂x² - (∂x k) ∂x - k ∂y² - (∂y k) ∂y
     """
-    along = partials(domain)
+    along = gradient(domain, over)
     good = len(flux) == len(along)
     require(good, "flux", f"{len(flux)} components", f"{len(along)}, one for each coordinate")
     total = along[0] * flux[0]

@@ -260,7 +260,8 @@ def _check_dimensions(model: Model) -> None:
                 f"block {other!r} has points with {block.dimension} coordinates, block {label!r} with "
                 f"{first.dimension}: expected the same number everywhere"
             )
-    model.kernel.check_dimension(first.dimension)
+    for block in model.blocks:
+        model.kernel.check_points(block.points)
 
 
 def check_bears(kernel: Kernel, indices: Iterable[MultiIndex], what: str) -> None:
@@ -281,6 +282,8 @@ def _check_smoothness(model: Model) -> None:
 
 
 def _check_names(model: Model) -> None:
+    for label in model.labels:
+        require(model.labels.count(label) == 1, "name", label, "a different name for each block")
     for name, paths in named_paths(model).items():
         kinds = {path[0].name in ("data", "physics") and "operator" in map(_text, path) for path in paths}
         if len(kinds) > 1:

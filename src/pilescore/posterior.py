@@ -124,6 +124,7 @@ class Posterior:
         where = as_points(points, "points")
         dimension = self.model.blocks[0].dimension
         require(where.shape[1] == dimension, "points", where, f"points with {dimension} coordinates")
+        self.model.kernel.check_points(where)
         require(isinstance(operator, Operator), "operator", operator, "an operator such as ps.identity")
         indices = operator.indices(dimension)
         check_bears(self.model.kernel, indices, f"the operator {operator}")

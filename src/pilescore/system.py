@@ -101,10 +101,7 @@ def _explained(model: Model, rows: Layout, eta: float, noise: np.ndarray, failur
 
 def _sums(model: Model, stacked: np.ndarray) -> dict[str, float]:
     bounds = np.cumsum([0, *(block.size for block in model.blocks)])
-    sums: dict[str, float] = {}
-    for label, start, stop in zip(model.labels, bounds[:-1], bounds[1:], strict=True):
-        sums[label] = sums.get(label, 0.0) + float(stacked[start:stop].sum())
-    return sums
+    return dict(zip(model.labels, np.add.reduceat(stacked, bounds[:-1]).tolist(), strict=True))
 
 
 def _culprits(parts: dict[str, float]) -> str:

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+import numpy as np
+from jaxtyping import Array, Float
 
 from ..errors import as_array, require
 from .base import Hyperparameter, Kernel, MultiIndex, Point, Scalar, positive, raised, real, vanishes
@@ -42,10 +43,10 @@ class Sum(Kernel):
         """Return the sum of the derivatives."""
         return _sum([part.derivative(alpha, beta, x, y) for part in self.parts])
 
-    def check_dimension(self, dimension: int) -> None:
+    def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Check every part."""
         for part in self.parts:
-            part.check_dimension(dimension)
+            part.check_points(points)
 
 
 class Product(Kernel):
@@ -55,7 +56,7 @@ class Product(Kernel):
 
     smoothness = Sum.smoothness
     bears = Sum.bears
-    check_dimension = Sum.check_dimension
+    check_points = Sum.check_points
 
     def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
         """Return `Σ C(α,α') C(β,β') ∂^{α'}∂^{β'} k1 · ∂^{α−α'}∂^{β−β'} (k2 k3 …)`."""
@@ -102,9 +103,9 @@ class Scaled(Kernel):
         value = self.kernel.derivative(alpha, beta, x, y)
         return value if vanishes(value) else self.variance * value
 
-    def check_dimension(self, dimension: int) -> None:
+    def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Check the kernel."""
-        self.kernel.check_dimension(dimension)
+        self.kernel.check_points(points)
 
 
 class On(Kernel):
@@ -116,7 +117,7 @@ class On(Kernel):
     def __check_init__(self) -> None:
         good = len(self.axes) > 0 and all(isinstance(a, int) and a >= 0 for a in self.axes)
         require(good and len(set(self.axes)) == len(self.axes), "axes", self.axes, "distinct axes 0, 1, …")
-        self.kernel.check_dimension(len(self.axes))
+        self.kernel.check_points(np.empty((0, len(self.axes))))
 
     @property
     def smoothness(self) -> float | int:
@@ -135,10 +136,11 @@ class On(Kernel):
         u, v = (tuple(point[axis] for axis in self.axes) for point in (x, y))
         return self.kernel.derivative(a, b, u, v)
 
-    def check_dimension(self, dimension: int) -> None:
+    def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Require the coordinates to be there."""
-        have = f"points with {dimension} coordinates"
-        require(max(self.axes) < dimension, f"kernel on axes {self.axes}", have, "those axes to be there")
+        have = f"points with {points.shape[1]} coordinates"
+        require(max(self.axes) < points.shape[1], f"kernel on axes {self.axes}", have, "those axes to be there")
+        self.kernel.check_points(points[:, self.axes])
 
 
 class LinearMap(Kernel):
@@ -163,7 +165,7 @@ class LinearMap(Kernel):
     matrix: Hyperparameter = eqx.field(converter=real("LinearMap matrix", ndim=2))
 
     def __check_init__(self) -> None:
-        self.kernel.check_dimension(self.matrix.shape[0])
+        self.kernel.check_points(np.empty((0, self.matrix.shape[0])))
 
     @property
     def smoothness(self) -> float | int:
@@ -182,11 +184,12 @@ class LinearMap(Kernel):
 
         return _pulled_back(self.kernel, alpha, beta, u, v, jet, jet)
 
-    def check_dimension(self, dimension: int) -> None:
+    def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Require as many coordinates as the matrix has columns."""
         columns = self.matrix.shape[1]
-        have = f"points with {dimension} coordinates"
-        require(columns == dimension, "LinearMap matrix", have, f"{columns}, the columns of its matrix")
+        have = f"points with {points.shape[1]} coordinates"
+        require(columns == points.shape[1], "LinearMap matrix", have, f"{columns}, the columns of its matrix")
+        self.kernel.check_points(points @ np.asarray(self.matrix).T)
 
 
 class Warped(Kernel):

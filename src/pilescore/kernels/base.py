@@ -49,8 +49,8 @@ class Kernel(eqx.Module):
         """Whether `∂^α` may be applied on one side (and so on both)."""
         return sum(alpha) <= self.smoothness
 
-    def check_dimension(self, dimension: int) -> None:
-        """Raise an `InputError` if the kernel cannot take points of this dimension."""
+    def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
+        """Raise an `InputError` if the kernel cannot take these points (of which there may be none)."""
         return
 
     def __call__(self, x: Point, y: Point) -> Scalar:

@@ -9,6 +9,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from ..errors import as_array, as_count, require
@@ -115,11 +116,6 @@ def _dot(x: Point, y: Point) -> Scalar:
     return sum(products[1:], start=products[0])
 
 
-def _one_dimension(kernel: Kernel, dimension: int) -> None:
-    have = f"points with {dimension} coordinates"
-    require(dimension == 1, type(kernel).__name__, have, "1 coordinate (use .on(axis) to pick one)")
-
-
 class Wiener(Kernel):
     """The Wiener kernel `min(x, y)` on `x, y ≥ 0`: Brownian motion from zero. It bears no derivative.
 
@@ -139,9 +135,13 @@ class Wiener(Kernel):
         """Return `min(x, y)`."""
         return jnp.minimum(x[0], y[0])
 
-    def check_dimension(self, dimension: int) -> None:
-        """Require one dimension."""
-        _one_dimension(self, dimension)
+    def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
+        """Require one dimension and no negative points."""
+        name, dimension = type(self).__name__, points.shape[1]
+        have = f"points with {dimension} coordinates"
+        require(dimension == 1, name, have, "1 coordinate (use .on(axis) to pick one)")
+        least = float(points.min(initial=0.0))
+        require(least >= 0, name, f"a point at {least:g}", "points at or after 0, where the process starts")
 
 
 class IntegratedWiener(Kernel):
@@ -171,7 +171,7 @@ class IntegratedWiener(Kernel):
             return least * ((b if alpha[0] else a) - 0.5 * least)
         return least**2 * (3 * jnp.maximum(a, b) - least) / 6
 
-    check_dimension = Wiener.check_dimension
+    check_points = Wiener.check_points
 
 
 class FunctionKernel(Kernel):

@@ -96,7 +96,8 @@ def _diagonal_metric(bandwidth: Float[Array, "..."], dimension: int) -> Metric:
     return tuple(tuple(entries[i] if i == k else None for k in range(dimension)) for i in range(dimension))
 
 
-def _check_vector(owner: Kernel, field: str, vector: Float[Array, "..."], dimension: int) -> None:
+def _check_vector(owner: Kernel, field: str, vector: Float[Array, "..."], points: np.ndarray) -> None:
+    dimension = points.shape[1]
     if vector.ndim and vector.shape != (dimension,):
         raise InputError(
             f"{type(owner).__name__}: {field} has {vector.shape[0]} entries, one for each coordinate, "
@@ -137,9 +138,9 @@ class RBF(Radial):
         """Return `diag(h⁻²)`."""
         return _diagonal_metric(self.bandwidth, dimension)
 
-    def check_dimension(self, dimension: int) -> None:
+    def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Check the length of a vector of bandwidths."""
-        _check_vector(self, "bandwidth", self.bandwidth, dimension)
+        _check_vector(self, "bandwidth", self.bandwidth, points)
 
 
 class AnisotropicRBF(Radial):
@@ -184,9 +185,10 @@ class AnisotropicRBF(Radial):
         mixed = c * n * (along - across)
         return (c * c * along + n * n * across, mixed), (mixed, n * n * along + c * c * across)
 
-    def check_dimension(self, dimension: int) -> None:
+    def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Require two dimensions."""
-        require(dimension == 2, "AnisotropicRBF", f"points with {dimension} coordinates", "2 coordinates")
+        have = f"points with {points.shape[1]} coordinates"
+        require(points.shape[1] == 2, "AnisotropicRBF", have, "2 coordinates")
 
 
 class FullCovarianceRBF(Radial):
@@ -236,9 +238,9 @@ class FullCovarianceRBF(Radial):
         rows = range(dimension)
         return tuple(tuple(_total([W[r, i] * W[r, k] for r in rows]) for k in rows) for i in rows)
 
-    def check_dimension(self, dimension: int) -> None:
+    def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Require as many coordinates as the covariance has."""
-        _check_vector(self, "covariance", self.whitening[0], dimension)
+        _check_vector(self, "covariance", self.whitening[0], points)
 
 
 class Matern(Radial):
@@ -298,7 +300,7 @@ class Matern(Radial):
         return jnp.where(apart, singular, 0.0)
 
     metric = RBF.metric
-    check_dimension = RBF.check_dimension
+    check_points = RBF.check_points
 
 
 class RationalQuadratic(Radial):
@@ -335,7 +337,7 @@ class RationalQuadratic(Radial):
         return factor * jnp.exp(-self.alpha * jnp.log(base)) / base**order
 
     metric = RBF.metric
-    check_dimension = RBF.check_dimension
+    check_points = RBF.check_points
 
 
 class Periodic(Stationary):
@@ -381,10 +383,10 @@ class Periodic(Stationary):
             total = total * g[order]
         return total
 
-    def check_dimension(self, dimension: int) -> None:
+    def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Check the lengths of vectors of periods and bandwidths."""
-        _check_vector(self, "period", self.period, dimension)
-        _check_vector(self, "bandwidth", self.bandwidth, dimension)
+        _check_vector(self, "period", self.period, points)
+        _check_vector(self, "bandwidth", self.bandwidth, points)
 
 
 class Cosine(Stationary):
@@ -420,9 +422,9 @@ class Cosine(Stationary):
             value = value * w**order if order else value
         return value
 
-    def check_dimension(self, dimension: int) -> None:
+    def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Require one frequency for each coordinate."""
-        _check_vector(self, "frequency", self.frequency, dimension)
+        _check_vector(self, "frequency", self.frequency, points)
 
 
 def _entry(vector: Float[Array, "..."], axis: int) -> Scalar:
