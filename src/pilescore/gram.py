@@ -176,7 +176,7 @@ class Weights:
         return self.matrix[first.rows, second.rows], left, right
 
     def dense(self, first: Tile, second: Tile) -> Float[np.ndarray, "n m"]:
-        """Return `G` of one pair of tiles, as counted on one triangle (see `_triangle`)."""
+        """Return `G` of one pair of tiles: doubled for the other triangle, and itself triangular on the diagonal."""
         block, left, right = self.parts(first, second)
         weights = block - np.outer(left, right)
         if first.rows != second.rows:

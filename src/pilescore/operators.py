@@ -291,6 +291,8 @@ def field(function: Callable[[Array], Any], name: str = "c") -> Operator:
     a ∂x - ∂y
     """
     require(callable(function), "function", function, "a function of one point")
+    good = isinstance(name, str) and name.isidentifier() and name not in ("kernel", "data", "physics")
+    require(good, "name", name, "a name such as 'a' (not 'kernel', 'data' or 'physics')")
     return Operator((), (((), ((((0, 1),), 1.0),)),), (Field(name, (), (), function),))
 
 

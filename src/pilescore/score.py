@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from .errors import as_array, require
 from .gram import Layout, Weights, coefficient_gradient, kernel_gradient, layout
-from .model import Model, Path, follow, kernel_paths, named_paths, require_name
+from .model import TEMPERATURES, Model, Path, follow, kernel_paths, named_paths, require_name
 from .system import System, solve
 
 
@@ -137,7 +137,7 @@ def pile_and_gradient(
     system.warn_if_imprecise()
     result = _profiled(system) if profiled else _result(system, math.log(2 * math.pi), system.eta)
     pull = _Pull(system, system.fit if profiled else 1.0)
-    gradient = pull.temperatures(known, wanted)
+    gradient = pull.temperatures(wanted)
     gradient |= pull.kernel({name: known[name] for name in wanted if name.startswith("kernel.")})
     rest = [name for name in wanted if name not in gradient]
     gradient |= pull.operators({name: known[name] for name in rest})
@@ -207,7 +207,7 @@ class _Pull:
         self.weights = Weights(system.factor.invert().T, system.alpha, scale)
         self.diagonal = self.weights.matrix.diagonal() - system.alpha**2 / scale
 
-    def temperatures(self, known: Mapping[str, list[Path]], wanted: Sequence[str]) -> dict[str, Any]:
+    def temperatures(self, wanted: Sequence[str]) -> dict[str, Any]:
         """Return the gradient in η and in every γ and ρ: only the diagonal of `G` is needed."""
         system, model = self.system, self.system.model
         found: dict[str, Any] = {}
@@ -218,7 +218,7 @@ class _Pull:
         stacked[system.rows.order] = self.diagonal
         start = 0
         for role in ("data", "physics"):
-            shared = {"data": "gamma", "physics": "rho"}[role]
+            shared = TEMPERATURES[role]
             for i, block in enumerate(getattr(model, role)):
                 part = stacked[start : start + block.size] @ (0.5 / block.weights) / self.size
                 start += block.size
