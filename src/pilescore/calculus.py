@@ -75,6 +75,8 @@ def divergence(domain: HasCoordinates, flux: Sequence[Any], over: Sequence[str] 
 def normal_derivative(face: HasNormal) -> Operator:
     """Return the outward normal derivative `n·∇` on a face of a box, a circle or a sphere.
 
+    On a circle or sphere the normal is the function `(x − c)/R`, so that powers of the operator differentiate it too.
+
     Examples
     --------
     >>> import pilescore as ps

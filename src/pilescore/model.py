@@ -227,7 +227,7 @@ def _text(key: Any) -> str:
 
 def _recheck(model: Model, path: Path, name: str, value: np.ndarray) -> None:
     """Check a new value as the constructor of its owner does."""
-    if name.split(".")[-1] in ("gamma", "rho", "eta") and not name.startswith("kernel"):
+    if len(path) == 1 or path[2:] == (GetAttrKey("temperature"),):
         as_positive(value, name)
     owner = follow(model, path[:-1])
     if dataclasses.is_dataclass(owner) and isinstance(path[-1], GetAttrKey):
@@ -288,6 +288,10 @@ def _check_names(model: Model) -> None:
         kinds = {path[0].name in ("data", "physics") and "operator" in map(_text, path) for path in paths}
         if len(kinds) > 1:
             raise InputError(f"a parameter inside an operator is called {name!r}, which the model uses itself")
+        functions = {id(atom.function) for path in paths if isinstance(atom := follow(model, path[:5]), Field)}
+        if len(functions) > 1:
+            first = name.split(".")[0]
+            raise InputError(f"different functions inside operators are called {first!r}: name them apart")
         values = [np.asarray(follow(model, path)) for path in paths]
         if any(not np.array_equal(v, values[0]) for v in values):
             shown = " and ".join(sorted({str(v) for v in values}))

@@ -93,8 +93,9 @@ def stack(*functionals: Functional) -> Functional:
     require(len(functionals) > 0, "functionals", functionals, "at least one")
     first = functionals[0]
     for other in functionals[1:]:
-        same = repr(other.operator) == repr(first.operator)
-        require(same, "functionals", other.operator, f"all of one operator, {first.operator}")
+        require(
+            first.operator.same(other.operator), "functionals", other.operator, f"all of one operator, {first.operator}"
+        )
     sizes = [f.matrix.shape for f in functionals]
     matrix = np.zeros((sum(n for n, _ in sizes), sum(q for _, q in sizes)))
     row = column = 0

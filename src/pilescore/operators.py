@@ -18,9 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .errors import InputError, as_array, require
+from .errors import InputError, as_array, as_count, require
 
 MultiIndex: TypeAlias = tuple[int, ...]
+RESERVED = ("kernel", "data", "physics")
+"""First parts of the names of a model's hyperparameters, which a function inside an operator cannot have."""
+
 Monomial: TypeAlias = tuple[tuple[int, int], ...]
 """Powers of atoms, `((index of atom, power), …)`, sorted; empty for the number one."""
 Coefficient: TypeAlias = tuple[tuple[Monomial, float], ...]
@@ -117,6 +120,12 @@ class Operator(eqx.Module):
         """Whether a coefficient holds a number that may be chosen."""
         return any(eqx.is_array(leaf) for leaf in jax.tree.leaves(self.atoms))
 
+    def same(self, other: Operator) -> bool:
+        """Whether both are written with the same terms, parameters and functions."""
+        atoms = zip(self.atoms, other.atoms, strict=False)
+        alike = self.names == other.names and self.terms == other.terms and len(self.atoms) == len(other.atoms)
+        return alike and all(mine.same(its) for mine, its in atoms)
+
     def indices(self, dimension: int) -> tuple[MultiIndex, ...]:
         """Return the multi-indices of the terms for points of this dimension."""
         self.check_dimension(dimension)
@@ -132,6 +141,8 @@ class Operator(eqx.Module):
         """Return the coefficient of each term at each point."""
         count = points.shape[0]
         at = [jax.vmap(atom.at)(jnp.asarray(points)) for atom in self.atoms]
+        for atom, values in zip(self.atoms, at, strict=True):
+            require(values.shape == (count,), f"the function {atom}", values, "one number at each point")
         rows = []
         for _, coefficient in self.terms:
             row = jnp.zeros(count)
@@ -197,6 +208,8 @@ class Operator(eqx.Module):
         return NotImplemented if first is None else first * self
 
     __matmul__ = __mul__
+    __rmatmul__ = __rmul__
+    __array_ufunc__ = None  # so that a NumPy number times an operator is left to the operator
 
     def __neg__(self) -> Operator:
         return -1.0 * self
@@ -209,14 +222,13 @@ class Operator(eqx.Module):
         return other + (-self)
 
     def __truediv__(self, other: Any) -> Operator:
-        require(np.ndim(other) == 0 and other != 0, "divisor of an operator", other, "a non-zero number")
-        return (1.0 / other) * self
+        divisor = as_array(other, "divisor of an operator")
+        require(divisor.ndim == 0 and float(divisor) != 0, "divisor of an operator", other, "a non-zero number")
+        return (1.0 / float(divisor)) * self
 
-    def __pow__(self, power: int) -> Operator:
-        good = isinstance(power, int) and power >= 0
-        require(good, "power of an operator", power, "a non-negative integer")
+    def __pow__(self, power: Any) -> Operator:
         result = identity
-        for _ in range(power):
+        for _ in range(as_count(power, "power of an operator", least=0)):
             result = result * self
         return result
 
@@ -291,8 +303,8 @@ def field(function: Callable[[Array], Any], name: str = "c") -> Operator:
     a ∂x - ∂y
     """
     require(callable(function), "function", function, "a function of one point")
-    good = isinstance(name, str) and name.isidentifier() and name not in ("kernel", "data", "physics")
-    require(good, "name", name, "a name such as 'a' (not 'kernel', 'data' or 'physics')")
+    good = isinstance(name, str) and name.isidentifier() and name not in RESERVED
+    require(good, "name", name, f"a name such as 'a' (not {' or '.join(map(repr, RESERVED))})")
     return Operator((), (((), ((((0, 1),), 1.0),)),), (Field(name, (), (), function),))
 
 
@@ -371,7 +383,7 @@ def _coerce(value: Any) -> Operator | None:
         return value
     if callable(value):
         label = getattr(value, "__name__", "c")
-        return field(value, label if label.isidentifier() else "c")
+        return field(value, label if label.isidentifier() and label not in RESERVED else "c")
     if isinstance(value, int | float | np.number | np.ndarray | Array) and np.ndim(value) == 0:
         number = float(as_array(value, "coefficient of an operator"))
         return Operator((), (((), (((), number),)),), ())

@@ -73,6 +73,8 @@ class Kernel(eqx.Module):
     def __rmul__(self, other: Any) -> Kernel:
         return self * other
 
+    __array_ufunc__ = None  # so that a NumPy number times a kernel is left to the kernel
+
     def on(self, *axes: int) -> Kernel:
         """Return this kernel acting on the given coordinates only.
 

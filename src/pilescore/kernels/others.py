@@ -223,4 +223,6 @@ class FunctionKernel(Kernel):
 
     def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
         """Return the derivative by nested forward-mode autodiff."""
-        return differentiate(lambda u, v: self.function(u, v, **self.parameters), alpha, beta, x, y)
+        value = differentiate(lambda u, v: self.function(u, v, **self.parameters), alpha, beta, x, y)
+        require(jnp.ndim(value) == 0, "FunctionKernel function", value, "a function that returns one number")
+        return value
