@@ -8,15 +8,16 @@ for each pair of structures and used for every size, hyperparameter and coeffici
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from .errors import require_float64
 from .kernels import Kernel, MultiIndex, Scalar
@@ -29,20 +30,23 @@ TILE = 512
 SMALL = 256
 """Groups of fewer rows are merged into one, so that few structures are compiled."""
 
-Spec: TypeAlias = tuple[Any, tuple[MultiIndex, ...], tuple[MultiIndex, ...]]
+Indices: TypeAlias = tuple[tuple[MultiIndex, ...], ...]
+"""Multi-indices of operators, in groups that have the same coefficients everywhere, as those of a Laplacian."""
+
+Spec: TypeAlias = tuple[Any, Indices, Indices]
 """What a compiled block depends on: the kernel's structure and the multi-indices of both tiles."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tile:
-    """Rows of the stacked vector whose operators share the multi-indices `indices`."""
+    """Rows of the stacked vector whose operators share their multi-indices."""
 
     rows: slice
     """Where they stand in the order of assembly."""
-    indices: tuple[MultiIndex, ...]
-    points: Float[np.ndarray, "d q"]
-    table: Float[np.ndarray, "terms q"]
-    """Coefficients of the operators; a row of zeros where padded."""
+    indices: Indices
+    points: Float[Array, "d q"]
+    table: Float[Array, "groups q"]
+    """Coefficients of the operators, one row for each group of indices; zeros where padded."""
     matrix: Float[np.ndarray, "n q"] | None
     """`R` of functionals, else None."""
 
@@ -75,6 +79,53 @@ class Layout:
         for i, first in enumerate(self.tiles):
             for second in self.tiles[i:]:
                 yield first, second
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Assembly:
+    """What does not change with hyperparameters: the layout of blocks, and vectors in its order."""
+
+    rows: Layout
+    values: Float[np.ndarray, " N"]
+    block: Int[np.ndarray, " N"]
+    """The number of the block that each row belongs to."""
+    spread: Float[np.ndarray, " N"]
+    """`1/2w`: noise variances at temperature one."""
+
+
+def assembly(blocks: tuple[Observation, ...]) -> Assembly:
+    """Return the assembly of blocks; remembered while the same blocks are scored again."""
+    if any(block.table is None for block in blocks):
+        return _assembly(blocks)
+    return _remembered(_ById(blocks))
+
+
+class _ById:
+    """Blocks, compared by identity: they are immutable, and scored many times with other hyperparameters."""
+
+    def __init__(self, blocks: tuple[Observation, ...]) -> None:
+        self.blocks = blocks
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(id, self.blocks)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _ById) or len(other.blocks) != len(self.blocks):
+            return False
+        return all(a is b for a, b in zip(self.blocks, other.blocks, strict=True))
+
+
+@functools.lru_cache(maxsize=8)
+def _remembered(key: _ById) -> Assembly:
+    return _assembly(key.blocks)
+
+
+def _assembly(blocks: tuple[Observation, ...]) -> Assembly:
+    rows = layout(blocks)
+    values = np.concatenate([block.values for block in blocks])[rows.order]
+    spread = np.concatenate([0.5 / block.weights for block in blocks])[rows.order]
+    number = np.repeat(np.arange(len(blocks)), [block.size for block in blocks])[rows.order]
+    return Assembly(rows, values, number, spread)
 
 
 def layout(blocks: Sequence[Observation], tables: Sequence[Any] | None = None) -> Layout:
@@ -230,7 +281,7 @@ def _blocks(
     pending: tuple[Tile, Tile, Array] | None = None
     for first, second in pairs:
         spec = (form, first.indices, second.indices)
-        block = _block(spec, arrays, first.points, eta * first.table, second.points, second.table)
+        block = _block(spec, arrays, eta, first.points, first.table, second.points, second.table)
         if pending is not None:
             yield pending[0], pending[1], _reduced(*pending)
         pending = (first, second, block)
@@ -273,31 +324,34 @@ def _pair(spec: Spec, kernel: Kernel, x: Any, cx: Any, y: Any, cy: Any) -> Scala
     """Return `Σ_αβ c_α c_β ∂₁^α ∂₂^β k(x, y)` for one pair of points."""
     _, left, right = spec
     total: Scalar = 0.0
-    for i, alpha in enumerate(left):
-        for j, beta in enumerate(right):
-            total = total + cx[i] * cy[j] * kernel.derivative(alpha, beta, x, y)
+    for i, alphas in enumerate(left):
+        row: Scalar = 0.0
+        for j, betas in enumerate(right):
+            pairs = itertools.product(alphas, betas)
+            row = row + cy[j] * sum(kernel.derivative(alpha, beta, x, y) for alpha, beta in pairs)
+        total = total + cx[i] * row
     return total
 
 
 def _pairs(spec: Spec, kernel: Kernel, x: Array, cx: Array, y: Array, cy: Array) -> Array:
     """Return all pairs: coordinates and coefficients go in as separate vectors so that XLA fuses one loop."""
-    one = partial(_pair, spec, kernel)
+    one = functools.partial(_pair, spec, kernel)
     rows = jax.vmap(jax.vmap(one, (None, None, 0, 0)), (0, 0, None, None))
     return rows(tuple(x), tuple(cx), tuple(y), tuple(cy))
 
 
-@partial(jax.jit, static_argnums=0)
-def _block(spec: Spec, numbers: list[Array], x: Array, cx: Array, y: Array, cy: Array) -> Array:
-    return _pairs(spec, _joined(spec[0], numbers), x, cx, y, cy)
+@functools.partial(jax.jit, static_argnums=0)
+def _block(spec: Spec, numbers: list[Array], eta: Scalar, x: Array, cx: Array, y: Array, cy: Array) -> Array:
+    return _pairs(spec, _joined(spec[0], numbers), x, eta * cx, y, cy)
 
 
-@partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0)
 def _diagonal(spec: Spec, numbers: list[Array], x: Array, cx: Array) -> Array:
-    one = partial(_pair, spec, _joined(spec[0], numbers))
+    one = functools.partial(_pair, spec, _joined(spec[0], numbers))
     return jax.vmap(lambda p, c: one(p, c, p, c))(tuple(x), tuple(cx))
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _weighted_tangents(
     spec: Spec,
     leaves: tuple[int, ...],
@@ -356,7 +410,12 @@ def _tile(
     if short:
         points = np.concatenate([points, np.repeat(points[-1:], short, axis=0)])
         table = np.pad(table, ((0, 0), (0, short)))
-    return Tile(rows, indices, np.ascontiguousarray(points.T), np.ascontiguousarray(table), matrix)
+    groups: dict[bytes, list[int]] = {}
+    for i, coefficients in enumerate(table):
+        groups.setdefault(coefficients.tobytes(), []).append(i)
+    together = tuple(tuple(indices[i] for i in members) for members in groups.values())
+    first = [members[0] for members in groups.values()]
+    return Tile(rows, together, jnp.asarray(points.T), jnp.asarray(table[first]), matrix)
 
 
 def _pieces(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ from .errors import MemoryLimitError, PilescoreError
 PANEL = 4096
 """Columns of a panel of the blocked factorisation."""
 
-SMALLEST_THREADED = 500
-"""Up to this size two threads gain nothing, and on a busy machine wait a thousand times longer for each other."""
+SMALLEST_THREADED = 256
+"""Up to this size threads gain nothing, and on a busy machine wait a thousand times longer for each other."""
 
 LARGEST_THREADED = 12_000
 """Above this size threaded LAPACK factorisations have been seen to end the process; panels are used."""
@@ -78,9 +79,9 @@ class Factor:
         """
         scale = np.sqrt(self.diagonal)
         probe = scale * _signs(len(scale))
-        solved = self.solve(np.stack([values, probe], axis=1))
-        alpha = solved[:, 0]
-        return alpha, EPS * float(probe @ solved[:, 1] + (np.abs(alpha) @ scale) ** 2)
+        half = blas.dtrsv(self.matrix, probe, lower=1)
+        alpha = blas.dtrsv(self.matrix, blas.dtrsv(self.matrix, values, lower=1), lower=1, trans=1)
+        return alpha, EPS * float(half @ half + (np.abs(alpha) @ scale) ** 2)
 
     def solve(self, right: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "n ..."]:
         """Return `C⁻¹ b`."""
@@ -129,15 +130,22 @@ def _signs(size: int) -> Float[np.ndarray, " n"]:
 
 
 @functools.cache
-def _thread_pools() -> ThreadpoolController:
-    return ThreadpoolController()
+def _blas_libraries() -> list[Any]:
+    return [library for library in ThreadpoolController().lib_controllers if library.user_api == "blas"]
 
 
-def _threads(size: int) -> contextlib.AbstractContextManager[Any]:
-    """Return a context with one BLAS thread for small matrices."""
-    if size > SMALLEST_THREADED:
-        return contextlib.nullcontext()
-    return _thread_pools().limit(limits=1, user_api="blas")
+@contextlib.contextmanager
+def _threads(size: int) -> Iterator[None]:
+    """Use one BLAS thread for small matrices."""
+    libraries = _blas_libraries() if size <= SMALLEST_THREADED else []
+    before = [library.get_num_threads() for library in libraries]
+    for library in libraries:
+        library.set_num_threads(1)
+    try:
+        yield
+    finally:
+        for library, count in zip(libraries, before, strict=True):
+            library.set_num_threads(count)
 
 
 def _checked(answer: tuple[Any, int]) -> Any:

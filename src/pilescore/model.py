@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from .errors import InputError, OutsideDomainWarning, SmoothnessError, as_array, as_positive, require
 from .kernels import Kernel
@@ -63,9 +64,9 @@ class Model(eqx.Module):
     kernel: Kernel
     data: tuple[Observation, ...]
     physics: tuple[Observation, ...]
-    gamma: Float[Array, ""]
-    rho: Float[Array, ""]
-    eta: Float[Array, ""]
+    gamma: Float[np.ndarray, ""]
+    rho: Float[np.ndarray, ""]
+    eta: Float[np.ndarray, ""]
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Model(eqx.Module):
         self.data = _blocks(data, "data", "observe")
         self.physics = _blocks(physics, "physics", "impose")
         self.gamma, self.rho, self.eta = (
-            jnp.asarray(as_positive(value, name)) for name, value in (("gamma", gamma), ("rho", rho), ("eta", eta))
+            np.array(as_positive(value, name)) for name, value in (("gamma", gamma), ("rho", rho), ("eta", eta))
         )
         require(len(self.blocks) > 0, "data, physics", "no block at all", "at least one observation")
         _check_dimensions(self)
@@ -140,8 +141,7 @@ class Model(eqx.Module):
         `physics.1.rho` (a block's own temperature), and the name of a parameter inside operators.
         """
         known = named_paths(self)
-        paths: list[Path] = []
-        leaves: list[Array] = []
+        changes: dict[str, list[tuple[Path, Any]]] = {}
         for name, value in values.items():
             require_name(name, known)
             old = follow(self, known[name][0])
@@ -149,9 +149,15 @@ class Model(eqx.Module):
             require(new.shape == old.shape, name, new, f"shape {old.shape}")
             for path in known[name]:
                 _recheck(self, path, name, new)
-                paths.append(path)
-                leaves.append(jnp.asarray(new))
-        return eqx.tree_at(lambda m: [follow(m, path) for path in paths], self, leaves)
+                changes.setdefault(path[0].name, []).append((path[1:], new if len(path) == 1 else jnp.asarray(new)))
+        model = object.__new__(Model)
+        for entry in dataclasses.fields(self):  # parts that do not change stay the same objects
+            part = getattr(self, entry.name)
+            if entry.name in changes:
+                paths, leaves = zip(*changes[entry.name], strict=True)
+                part = eqx.tree_at(functools.partial(_follow_all, paths), part, leaves)
+            object.__setattr__(model, entry.name, part)
+        return model
 
     def __repr__(self) -> str:
         lines = [f"kernel={self.kernel!r},"]
@@ -187,6 +193,10 @@ def follow(root: Any, path: Path) -> Any:
         else:
             root = root[key.key]
     return root
+
+
+def _follow_all(paths: Iterable[Path], root: Any) -> list[Any]:
+    return [follow(root, path) for path in paths]
 
 
 def require_name(name: str, known: Iterable[str]) -> None:

@@ -97,7 +97,7 @@ def pile(model: Model, *, profiled: bool = False, formula: Literal["consistent",
     _check_options(model, profiled, formula)
     if formula == "printed":
         eta = float(model.eta)
-        system = solve(model, eta=1.0, noise=2 * eta * model.noise)
+        system = solve(model, eta=1.0, noise_factor=2 * eta)
         system.warn_if_imprecise()
         return _result(system, math.log(2 * math.pi * eta), eta)
     system = solve(model)
@@ -214,17 +214,13 @@ class _Pull:
         if "eta" in wanted:
             noise = float(system.noise @ self.diagonal)
             found["eta"] = (self.size - system.fit * self.size / self.scale - noise) / (self.size * system.eta)
-        stacked = np.empty(self.size)
-        stacked[system.rows.order] = self.diagonal
-        start = 0
-        for role in ("data", "physics"):
-            shared = TEMPERATURES[role]
-            for i, block in enumerate(getattr(model, role)):
-                part = stacked[start : start + block.size] @ (0.5 / block.weights) / self.size
-                start += block.size
-                name = shared if block.temperature is None else f"{role}.{i}.{shared}"
-                if name in wanted:
-                    found[name] = found.get(name, 0.0) + float(part)
+        parts = np.bincount(system.assembly.block, weights=self.diagonal * system.assembly.spread) / self.size
+        numbers = (*range(len(model.data)), *range(len(model.physics)))
+        for block, i, part in zip(model.blocks, numbers, parts, strict=True):
+            shared = TEMPERATURES[block.role]
+            name = shared if block.temperature is None else f"{block.role}.{i}.{shared}"
+            if name in wanted:
+                found[name] = found.get(name, 0.0) + float(part)
         return found
 
     def kernel(self, paths: Mapping[str, list[Path]]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .errors import InputError, NotPositiveDefiniteError, PrecisionWarning, listed
-from .gram import Layout, covariance, layout
+from .gram import Assembly, Layout, assembly, covariance
 from .linalg import EPS, Factor, NotFactorableError, cholesky
 from .model import Model
 
@@ -22,9 +22,8 @@ class System:
     """`C = ηQ + S` of a model, with its factor and `α = C⁻¹ỹ`; vectors are in the order of assembly."""
 
     model: Model
-    rows: Layout
+    assembly: Assembly
     eta: float
-    values: Float[np.ndarray, " N"]
     noise: Float[np.ndarray, " N"]
     factor: Factor
     alpha: Float[np.ndarray, " N"]
@@ -32,15 +31,23 @@ class System:
     """An estimate of the rounding error of PILE."""
 
     @property
+    def rows(self) -> Layout:
+        """The layout of the observations."""
+        return self.assembly.rows
+
+    @property
+    def values(self) -> Float[np.ndarray, " N"]:
+        """`ỹ`."""
+        return self.assembly.values
+
+    @property
     def fit(self) -> float:
         """`ỹᵀC⁻¹ỹ / N`."""
-        return float(self.values @ self.alpha) / len(self.values)
+        return float(self.values @ self.alpha) / len(self.alpha)
 
     def by_block(self, vector: Float[np.ndarray, " N"]) -> dict[str, float]:
         """Return the sums over each block of a vector in the order of assembly."""
-        stacked = np.empty_like(vector)
-        stacked[self.rows.order] = vector
-        return _sums(self.model, stacked)
+        return _sums(self.model, self.assembly, vector)
 
     def warn_if_imprecise(self, threshold: float = 1e-6) -> None:
         """Warn, naming the blocks involved, if rounding has taken the digits of the score."""
@@ -54,54 +61,53 @@ class System:
             )
 
 
-def solve(model: Model, eta: float | None = None, noise: Float[np.ndarray, " N"] | None = None) -> System:
-    """Assemble, factor and solve; `eta` and `noise` replace those of the model, if given."""
+def solve(model: Model, eta: float | None = None, noise_factor: float = 1.0) -> System:
+    """Assemble, factor and solve; `eta` replaces the model's, and its noise variances are multiplied, if asked for."""
     eta = float(model.eta) if eta is None else eta
-    rows = layout(model.blocks)
-    values = model.values[rows.order]
-    variance = (model.noise if noise is None else noise)[rows.order]
-    matrix = covariance(model.kernel, rows, eta)
-    matrix.flat[:: len(values) + 1] += variance
+    parts = assembly(model.blocks)
+    noise = noise_factor * np.asarray(model.temperatures)[parts.block] * parts.spread
+    matrix = _covariance(model, parts, eta, noise)
     try:
         factor = cholesky(matrix)
     except NotFactorableError as failure:
-        raise _explained(model, rows, eta, variance, failure) from None
-    alpha, rounding = factor.solve_with_rounding(values)
-    return System(model, rows, eta, values, variance, factor, alpha, rounding / len(values))
+        raise _explained(model, parts, eta, noise, failure) from None
+    alpha, rounding = factor.solve_with_rounding(parts.values)
+    return System(model, parts, eta, noise, factor, alpha, rounding / len(alpha))
 
 
-def _explained(model: Model, rows: Layout, eta: float, noise: np.ndarray, failure: NotFactorableError) -> Exception:
+def _covariance(model: Model, parts: Assembly, eta: float, noise: Float[np.ndarray, " N"]) -> Float[np.ndarray, "N N"]:
+    matrix = covariance(model.kernel, parts.rows, eta)
+    matrix.T.flat[:: len(noise) + 1] += noise
+    return matrix
+
+
+def _explained(model: Model, parts: Assembly, eta: float, noise: np.ndarray, failure: NotFactorableError) -> Exception:
     """Say which block a failed factorisation stopped in, how ill-conditioned the matrix is, and what to do."""
-    place = int(rows.order[failure.row])
-    bounds = np.cumsum([0, *(block.size for block in model.blocks)])
-    index = int(np.searchsorted(bounds, place, side="right")) - 1
+    index = int(parts.block[failure.row])
+    before = sum(block.size for block in model.blocks[:index])
+    where = f"block {model.labels[index]!r} ({model.blocks[index].operator})"
     text = (
         f"the covariance of {len(noise)} observations is not positive definite to working precision: the "
-        f"factorisation stopped at observation {place - bounds[index]} of block {model.labels[index]!r} "
-        f"({model.blocks[index].operator})."
+        f"factorisation stopped at observation {int(parts.rows.order[failure.row]) - before} of {where}."
     )
     if len(noise) <= EIGENVALUES_UP_TO:
-        matrix = covariance(model.kernel, rows, eta)
-        matrix.flat[:: len(noise) + 1] += noise
+        matrix = _covariance(model, parts, eta, noise)
         if not np.isfinite(np.tril(matrix)).all():
             return InputError(
-                f"the covariance of block {model.labels[index]!r} ({model.blocks[index].operator}) has NaN or "
-                f"infinite entries: check the kernel {model.kernel!r} and the operator's coefficients there"
+                f"the covariance of {where} has NaN or infinite entries: check the kernel {model.kernel!r} and the "
+                "operator's coefficients there"
             )
         eigenvalues, vectors = np.linalg.eigh(matrix)
-        least = np.empty(len(noise))
-        least[rows.order] = vectors[:, 0] ** 2
         text += (
             f" Its eigenvalues reach from {eigenvalues[0]:.1e} to {eigenvalues[-1]:.1e}, a condition number of "
             f"{eigenvalues[-1] / max(abs(eigenvalues[0]), EPS * eigenvalues[-1]):.0e} or more. "
-            f"{_culprits(_sums(model, least))}"
+            f"{_culprits(_sums(model, parts, vectors[:, 0] ** 2))}"
         )
     return NotPositiveDefiniteError(f"{text} {_remedy(model)}")
 
 
-def _sums(model: Model, stacked: np.ndarray) -> dict[str, float]:
-    bounds = np.cumsum([0, *(block.size for block in model.blocks)])
-    return dict(zip(model.labels, np.add.reduceat(stacked, bounds[:-1]).tolist(), strict=True))
+def _sums(model: Model, parts: Assembly, vector: np.ndarray) -> dict[str, float]:
+    return dict(zip(model.labels, np.bincount(parts.block, weights=vector).tolist(), strict=True))
 
 
 def _culprits(parts: dict[str, float]) -> str:
