@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int
 from .errors import require_float64
 from .kernels import Kernel, MultiIndex, Scalar
 from .linalg import require_memory
-from .observations import Observation
+from .observations import Observation, labels
 
 TILE = 512
 """Rows of a tile at most: its square of doubles stays in cache."""
@@ -86,11 +86,16 @@ class Assembly:
     """What does not change with hyperparameters: the layout of blocks, and vectors in its order."""
 
     rows: Layout
+    labels: tuple[str, ...]
     values: Float[np.ndarray, " N"]
     block: Int[np.ndarray, " N"]
     """The number of the block that each row belongs to."""
     spread: Float[np.ndarray, " N"]
     """`1/2w`: noise variances at temperature one."""
+
+    def by_block(self, vector: Float[np.ndarray, " N"]) -> dict[str, float]:
+        """Return the sums over each block of a vector in the order of assembly."""
+        return dict(zip(self.labels, np.bincount(self.block, weights=vector).tolist(), strict=True))
 
 
 def assembly(blocks: tuple[Observation, ...]) -> Assembly:
@@ -125,7 +130,7 @@ def _assembly(blocks: tuple[Observation, ...]) -> Assembly:
     values = np.concatenate([block.values for block in blocks])[rows.order]
     spread = np.concatenate([0.5 / block.weights for block in blocks])[rows.order]
     number = np.repeat(np.arange(len(blocks)), [block.size for block in blocks])[rows.order]
-    return Assembly(rows, values, number, spread)
+    return Assembly(rows, labels(blocks), values, number, spread)
 
 
 def layout(blocks: Sequence[Observation], tables: Sequence[Any] | None = None) -> Layout:

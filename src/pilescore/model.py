@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from .errors import InputError, OutsideDomainWarning, SmoothnessError, as_array, as_positive, require
 from .kernels import Kernel
-from .observations import Observation
+from .observations import Observation, labels
 from .operators import Field, MultiIndex, Parameter
 
 Path: TypeAlias = tuple[Any, ...]
@@ -98,8 +98,7 @@ class Model(eqx.Module):
     @property
     def labels(self) -> tuple[str, ...]:
         """A label for each block: its name, or its role and number."""
-        places = [(role, i) for role in ("data", "physics") for i in range(len(getattr(self, role)))]
-        return tuple(block.name or f"{role}.{i}" for block, (role, i) in zip(self.blocks, places, strict=True))
+        return labels(self.blocks)
 
     @property
     def size(self) -> int:

@@ -7,7 +7,8 @@ temperature `τ`: γ for data (where `w = 1` unless given), ρ for physics (wher
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import equinox as eqx
@@ -258,6 +259,13 @@ def impose(
         weights, rho = _noise_weights(noise, count), 2.0
     region = None if on is None else on.region
     return _observation("physics", name, target, points, matrix, vector, weights, rho, on, region)
+
+
+def labels(blocks: Sequence[Observation]) -> tuple[str, ...]:
+    """Return a label for each block: its name, or its role and its number within the role."""
+    counts = {"data": itertools.count(), "physics": itertools.count()}
+    numbered = [(block, next(counts[block.role])) for block in blocks]
+    return tuple(block.name or f"{block.role}.{i}" for block, i in numbered)
 
 
 def evaluate(function: Callable[[Any], Any], points: Float[np.ndarray, "n d"]) -> np.ndarray:

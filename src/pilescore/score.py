@@ -177,7 +177,7 @@ def _check_options(model: Model, profiled: bool, formula: str) -> None:
 def _result(system: System, constant: float, eta: float) -> Pile:
     n = len(system.values)
     fit, complexity = system.fit, system.factor.logdet / n
-    shares = system.by_block(system.values * system.alpha / n)
+    shares = system.assembly.by_block(system.values * system.alpha / n)
     value = fit + complexity + constant
     return Pile(value, fit, complexity, constant, shares, n, eta, system.rounding)
 

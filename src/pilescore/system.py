@@ -45,14 +45,10 @@ class System:
         """`ỹᵀC⁻¹ỹ / N`."""
         return float(self.values @ self.alpha) / len(self.alpha)
 
-    def by_block(self, vector: Float[np.ndarray, " N"]) -> dict[str, float]:
-        """Return the sums over each block of a vector in the order of assembly."""
-        return _sums(self.model, self.assembly, vector)
-
     def warn_if_imprecise(self, threshold: float = 1e-6) -> None:
         """Warn, naming the blocks involved, if rounding has taken the digits of the score."""
         if self.rounding > threshold:
-            lost = self.by_block(self.factor.diagonal / self.factor.matrix.diagonal() ** 2)
+            lost = self.assembly.by_block(self.factor.diagonal / self.factor.matrix.diagonal() ** 2)
             warnings.warn(
                 f"rounding leaves PILE uncertain by about {self.rounding:.1e} (condition number about "
                 f"{self.factor.condition():.1e}). {_culprits(lost)} {_remedy(self.model)}",
@@ -101,13 +97,9 @@ def _explained(model: Model, parts: Assembly, eta: float, noise: np.ndarray, fai
         text += (
             f" Its eigenvalues reach from {eigenvalues[0]:.1e} to {eigenvalues[-1]:.1e}, a condition number of "
             f"{eigenvalues[-1] / max(abs(eigenvalues[0]), EPS * eigenvalues[-1]):.0e} or more. "
-            f"{_culprits(_sums(model, parts, vectors[:, 0] ** 2))}"
+            f"{_culprits(parts.by_block(vectors[:, 0] ** 2))}"
         )
     return NotPositiveDefiniteError(f"{text} {_remedy(model)}")
-
-
-def _sums(model: Model, parts: Assembly, vector: np.ndarray) -> dict[str, float]:
-    return dict(zip(model.labels, np.bincount(parts.block, weights=vector).tolist(), strict=True))
 
 
 def _culprits(parts: dict[str, float]) -> str:

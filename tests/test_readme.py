@@ -1,0 +1,34 @@
+"""The README's own examples run, and print what it says."""
+
+import doctest
+import re
+from pathlib import Path
+
+import numpy as np
+
+from pilescore.studies import poisson
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_python_blocks():
+    names: dict[str, object] = {}
+    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.S)
+    assert len(blocks) == 2
+    for block in blocks:
+        if block.startswith(">>>"):
+            test = doctest.DocTestParser().get_doctest(block, names, "README", "README.md", 0)
+            results = doctest.DocTestRunner().run(test, clear_globs=False)
+            assert results.attempted > 0
+            assert results.failed == 0
+        else:
+            exec(compile(block, "README.md", "exec"), names)
+    post, X, y = (names[name] for name in ("post", "X", "y"))
+    np.testing.assert_allclose(post.mean(X), y, atol=0.02)
+
+
+def test_printed_table(capsys):
+    poisson.main()
+    printed = capsys.readouterr().out
+    table = re.search(r"```text\n(.*?)```", README, flags=re.S).group(1)
+    assert table.strip() in printed
