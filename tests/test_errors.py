@@ -228,3 +228,29 @@ def test_coefficients_that_are_not_finite():
     dx, _ = ps.partials(SQUARE)
     with refused("operator a ∂x: a coefficient is NaN or infinite at the point [ 0. "):
         ps.impose(ps.field(lambda p: 1 / p[0], "a") * dx, 0.0, on=NODES)
+
+
+def test_functions_that_cannot_be_evaluated():
+    dx, _ = ps.partials(SQUARE)
+    with refused("the function a", "p[0] … p[1]"):
+        ps.impose(ps.field(lambda p: p[2], "a") * dx, 0.0, on=NODES)
+    with refused("the function a", "jax.numpy"):
+        ps.impose(ps.field(lambda p: np.sin(p[0]), "a") * dx, 0.0, on=NODES)
+    with refused("the function a", "jax.numpy"):
+        ps.impose(ps.field(lambda p: 1.0 if p[0] > 0 else 2.0, "a") * dx, 0.0, on=NODES)
+    with refused("value", "one argument, the point"):
+        ps.impose(dx, lambda x, y: x + y, on=NODES)
+    with refused("value", "p[0] … p[1]"):
+        ps.impose(dx, lambda p: p[2], on=NODES)
+    with refused("truth", "p[0] … p[1]"):
+        ps.accuracy(ps.Model(ps.RBF(), data()), lambda p: p[5], on=NODES)
+
+
+def test_blocks_do_not_change():
+    points, values = X.copy(), Y.copy()
+    block = ps.observe(ps.identity, values, points)
+    before = ps.pile(ps.Model(ps.RBF(), block)).value
+    points[:], values[:] = 0.0, 9.0
+    assert ps.pile(ps.Model(ps.RBF(), block)).value == before
+    with pytest.raises(ValueError, match="read-only"):
+        block.values[0] = 5.0

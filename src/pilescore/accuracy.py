@@ -103,13 +103,13 @@ def accuracy(
     post = model if isinstance(model, Posterior) else posterior(model)
     check_nodes(on, "on")
     require(callable(truth), "truth", truth, "a function of one point")
-    data = _risk(post, identity, as_vector(evaluate(truth, on.points), "truth", len(on), "node"), on, None)
+    data = _risk(post, identity, as_vector(evaluate(truth, on.points, "truth"), "truth", len(on), "node"), on, None)
     if operator is None:
         require(operator_truth is None, "operator_truth", operator_truth, "nothing without an operator")
         return Accuracy(data, None)
     require(isinstance(operator, Operator), "operator", operator, "an operator such as ps.laplacian(box)")
     exact = operator(truth) if operator_truth is None else operator_truth
-    values = evaluate(exact, on.points) if callable(exact) else as_array(exact, "operator_truth")
+    values = evaluate(exact, on.points, "operator_truth") if callable(exact) else as_array(exact, "operator_truth")
     target = as_vector(values, "operator_truth", len(on), "node")
     divisor = None if scale is None else as_positive(scale, "scale")
     return Accuracy(data, _risk(post, operator, target, on, divisor))

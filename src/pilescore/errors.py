@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -61,6 +61,31 @@ def require_float64() -> None:
             "pilescore turns float64 on when imported; something has turned it off since. "
             'Call jax.config.update("jax_enable_x64", True), or unset JAX_ENABLE_X64=0.'
         )
+
+
+def check_coordinates(function: Callable[[Any], Any], point: np.ndarray, argument: str) -> None:
+    """Raise an `InputError` if a user's function asks for a coordinate that is not there; JAX would clamp it."""
+    try:
+        function(point)
+    except IndexError as error:
+        last = len(point) - 1
+        expected = f"a function of one point with the coordinates p[0] … p[{last}]" if last else "a function of p[0]"
+        raise InputError(f"{argument}: expected {expected}; calling it gave: {error}") from error
+    except Exception:  # it may want a JAX array; whatever else is wrong is said by the call that counts
+        return
+
+
+def call(function: Callable[[Any], Any], point: Any, argument: str) -> Any:
+    """Return a user's function at one point; say what is wrong with it where it cannot be evaluated."""
+    try:
+        return function(point)
+    except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError) as error:
+        problem: Exception = error
+        expected = "a function written with jax.numpy (jnp.sin, not numpy's or math's, and jnp.where for if)"
+    except TypeError as error:
+        problem = error
+        expected = "a function of one argument, the point"
+    raise InputError(f"{argument}: expected {expected}; calling it gave: {str(problem).splitlines()[0]}") from problem
 
 
 def as_array(value: Any, argument: str) -> np.ndarray:

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .domains import Nodes, Region
-from .errors import InputError, as_points, as_positive, as_vector, require
+from .errors import InputError, as_points, as_positive, as_vector, call, check_coordinates, require
 from .operators import MultiIndex, Operator, identity
 
 
@@ -251,7 +251,7 @@ def impose(
             have, want = ", ".join(on.names), ", ".join(target.names)
             raise InputError(f"operator {target} acts on ({want}), but the nodes are in ({have})")
     count = len(weights)
-    vector = as_vector(evaluate(value, points), "value", count, "node") if callable(value) else None
+    vector = as_vector(evaluate(value, points, "value"), "value", count, "node") if callable(value) else None
     if vector is None:
         vector = as_vector(value, "value", count, "node" if matrix is None else "functional")
     require(rho is None or noise is None, "noise", noise, "either rho or noise, not both")
@@ -268,12 +268,13 @@ def labels(blocks: Sequence[Observation]) -> tuple[str, ...]:
     return tuple(block.name or f"{block.role}.{i}" for block, i in numbered)
 
 
-def evaluate(function: Callable[[Any], Any], points: Float[np.ndarray, "n d"]) -> np.ndarray:
+def evaluate(function: Callable[[Any], Any], points: Float[np.ndarray, "n d"], argument: str) -> np.ndarray:
     """Return a function of one point at each point: vectorised where it is a JAX function, else by a loop."""
+    check_coordinates(function, points[0], argument)
     try:
         return np.asarray(jax.vmap(function)(jnp.asarray(points)))
     except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError, TypeError):
-        return np.asarray([function(point) for point in points])
+        return np.asarray([call(function, point, argument) for point in points])
 
 
 def _observation(
@@ -292,10 +293,13 @@ def _observation(
     require(len(operator.terms) > 0, "operator", operator, "an operator that is not zero")
     if temperature is not None:
         as_positive(temperature, "gamma" if role == "data" else "rho")
-    table = None if operator.has_parameters else np.asarray(operator.coefficients(points))
+    table = None if operator.has_parameters else np.array(operator.coefficients(points))
     if table is not None and not np.isfinite(table).all():
         bad = points[np.flatnonzero(~np.isfinite(table).all(axis=0))[0]]
         raise InputError(f"operator {operator}: a coefficient is NaN or infinite at the point {bad}")
+    for array in (points, matrix, values, weights, table):
+        if array is not None:
+            array.flags.writeable = False  # a block is immutable, and what is computed from it is remembered
     scalar = None if temperature is None else jnp.asarray(float(temperature))
     return Observation(role, name, operator, points, matrix, values, weights, scalar, nodes, region, indices, table)
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .errors import InputError, as_array, as_count, require
+from .errors import InputError, as_array, as_count, call, check_coordinates, require
 
 MultiIndex: TypeAlias = tuple[int, ...]
 RESERVED = ("kernel", "data", "physics")
@@ -76,7 +76,8 @@ class Field(eqx.Module):
 
     def at(self, point: Array) -> Array:
         """Return the derivative of the function at one point."""
-        return jnp.asarray(_partial(self.function, self.order)(point), dtype=float)
+        value = call(_partial(self.function, self.order), point, f"the function {self.name}")
+        return jnp.asarray(value, dtype=float)
 
     def __str__(self) -> str:
         return f"({_symbol(self.order, self.names)} {self.name})" if any(self.order) else self.name
@@ -140,6 +141,9 @@ class Operator(eqx.Module):
     def coefficients(self, points: Float[np.ndarray | Array, "n d"]) -> Float[Array, "terms n"]:
         """Return the coefficient of each term at each point."""
         count = points.shape[0]
+        for atom in self.atoms:
+            if isinstance(atom, Field) and isinstance(points, np.ndarray) and count:
+                check_coordinates(atom.function, points[0], f"the function {atom.name}")
         at = [jax.vmap(atom.at)(jnp.asarray(points)) for atom in self.atoms]
         for atom, values in zip(self.atoms, at, strict=True):
             require(values.shape == (count,), f"the function {atom}", values, "one number at each point")
