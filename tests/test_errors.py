@@ -2,6 +2,7 @@
 
 import warnings
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -173,7 +174,7 @@ def test_roles_and_kinds():
         ps.impose(LAPLACIAN, 0.0, on=X)
     with refused("at", "points of measurement"):
         ps.observe(ps.identity, values=Y)
-    with refused("acts on (x, y)", "nodes are in (t, x)"):
+    with refused("acts on (x, y)", "coordinates are (t, x)"):
         ps.impose(LAPLACIAN, 0.0, on=ps.Box(t=(0, 1), x=(0, 1)).interior(ps.GaussLegendre(3)))
     with refused("model", "ps.Model"):
         ps.pile(3)
@@ -254,3 +255,48 @@ def test_blocks_do_not_change():
     assert ps.pile(ps.Model(ps.RBF(), block)).value == before
     with pytest.raises(ValueError, match="read-only"):
         block.values[0] = 5.0
+
+
+def test_operators_on_other_coordinates():
+    other = ps.Box(y=(-1, 1), x=(-1, 1))
+    dy = ps.partials(other)[0]
+    model = ps.Model(ps.RBF(), ps.observe(ps.partials(SQUARE)[0], Y, X))
+    with refused("operator ∂y acts on (y, x)", "(x, y)"):
+        ps.posterior(model).mean(X, operator=dy)
+    with refused("block 'data.1'", "acts on (y, x)"):
+        ps.Model(ps.RBF(), [*model.data, ps.observe(dy, Y, X)])
+    with refused("over", "acts on (y, x)"):
+        ps.integral(NODES, dy)
+
+
+def test_functionals():
+    with refused("matrix", "shape (n, 2)"):
+        ps.Functional(ps.identity, [[0.1], [0.2]], [[1.0, 1.0, 1.0]], [1.0])
+    with refused("operator", "ps.identity"):
+        ps.integral(NODES, "f")
+    lists = ps.observe(ps.Functional(ps.identity, [[0.0], [1.0]], [[1, 1]], [1]), values=2.0, gamma=2.0)
+    total = 2 + 2 * np.exp(-0.5)  # the variance of f(0) + f(1)
+    expected = (4 / (total + 1) + np.log(total + 1)) + np.log(2 * np.pi)
+    assert ps.pile(ps.Model(ps.RBF(1.0), lists)).value == pytest.approx(expected, rel=1e-12)
+
+
+def test_function_kernels():
+    with refused("FunctionKernel function", "jax.numpy"):
+        ps.pile(ps.Model(ps.FunctionKernel(lambda x, y: np.exp(-((x[0] - y[0]) ** 2))), data()))
+    with refused("FunctionKernel function", "two points and its named parameters"):
+        ps.pile(ps.Model(ps.FunctionKernel(lambda x, y, s: x[0] * y[0] * s), data()))
+
+
+def test_a_replaced_model_can_be_taken_apart():
+    class Growth(eqx.Module):
+        a: jax.Array
+
+        def __call__(self, p):
+            return 1 + self.a * p[0]
+
+    dx, _ = ps.partials(SQUARE)
+    k = ps.field(Growth(jnp.asarray(1.0)), "k")
+    model = ps.Model(ps.RBF(), physics=ps.impose(dx * (k * dx), 1.0, on=NODES)).replace({"k.a": 2.0})
+    again = ps.Model(model.kernel, physics=model.physics)
+    assert again.parameters["k.a"] == 2.0
+    assert ps.pile(again).value == pytest.approx(ps.pile(model).value, rel=1e-12)

@@ -84,6 +84,18 @@ def test_the_estimate_of_rounding_bounds_the_true_error(noise):
     assert system.rounding <= 1e-13 + 2e5 * max(error, 1e-16 * abs(value))
 
 
+def test_one_thread_is_given_back_whatever_the_order():
+    libraries = linalg._blas_libraries()
+    before = [library.get_num_threads() for library in libraries]
+    first, second = linalg._threads(10), linalg._threads(10)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert [library.get_num_threads() for library in libraries] == [1] * len(libraries)
+    second.__exit__(None, None, None)
+    assert [library.get_num_threads() for library in libraries] == before
+
+
 def test_lost_digits_warn_and_name_the_block():
     with pytest.warns(ps.PrecisionWarning) as caught:
         ps.pile(ill_conditioned(1e-13))

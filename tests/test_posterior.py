@@ -171,7 +171,8 @@ def test_many_points_do_not_need_a_matrix_of_them():
 def test_variances_below_rounding_are_reported():
     points = np.linspace(0, 1, 30)
     model = ps.Model(ps.RBF(0.5), ps.observe(ps.identity, np.sin(points), points), gamma=1e-15)
-    post = ps.posterior(model)
+    with pytest.warns(ps.PrecisionWarning, match="uncertain"):
+        post = ps.posterior(model)
     with pytest.warns(ps.PrecisionWarning, match="below rounding"):
         std = post.std(np.linspace(0, 1, 400))
     assert np.all(std >= 0)

@@ -75,7 +75,12 @@ def check_coordinates(function: Callable[[Any], Any], point: np.ndarray, argumen
         return
 
 
-def call(function: Callable[[Any], Any], point: Any, argument: str) -> Any:
+def call(
+    function: Callable[[Any], Any],
+    point: Any,
+    argument: str,
+    signature: str = "a function of one argument, the point",
+) -> Any:
     """Return a user's function at one point; say what is wrong with it where it cannot be evaluated."""
     try:
         return function(point)
@@ -84,7 +89,7 @@ def call(function: Callable[[Any], Any], point: Any, argument: str) -> Any:
         expected = "a function written with jax.numpy (jnp.sin, not numpy's or math's, and jnp.where for if)"
     except TypeError as error:
         problem = error
-        expected = "a function of one argument, the point"
+        expected = signature
     raise InputError(f"{argument}: expected {expected}; calling it gave: {str(problem).splitlines()[0]}") from problem
 
 

@@ -194,7 +194,8 @@ def query(
 
 def covariance(kernel: Kernel, rows: Layout, eta: float) -> Float[np.ndarray, "N N"]:
     """Return `ηQ` in assembled order: Fortran ordered, its lower triangle filled."""
-    require_memory(rows.size)
+    widest = max(tile.width for tile in rows.tiles)  # a functional of many points is one tile
+    require_memory(rows.size, 16.0 * widest**2)
     upper = np.empty((rows.size, rows.size))
     for first, second, block in _blocks(kernel, rows.pairs(), eta):
         upper[first.rows, second.rows] = block

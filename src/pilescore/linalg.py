@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+import threading
 from typing import Any
 
 import numpy as np
@@ -134,18 +134,36 @@ def _blas_libraries() -> list[Any]:
     return [library for library in ThreadpoolController().lib_controllers if library.user_api == "blas"]
 
 
-@contextlib.contextmanager
-def _threads(size: int) -> Iterator[None]:
-    """Use one BLAS thread for small matrices."""
-    libraries = _blas_libraries() if size <= SMALLEST_THREADED else []
-    before = [library.get_num_threads() for library in libraries]
-    for library in libraries:
-        library.set_num_threads(1)
-    try:
-        yield
-    finally:
-        for library, count in zip(libraries, before, strict=True):
-            library.set_num_threads(count)
+class _OneThread:
+    """One BLAS thread while any small matrix is at work, whichever Python threads ask for it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        self.before: list[int] = []
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if self.users == 0:
+                self.before = [library.get_num_threads() for library in _blas_libraries()]
+                for library in _blas_libraries():
+                    library.set_num_threads(1)
+            self.users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.users -= 1
+            if self.users == 0:
+                for library, count in zip(_blas_libraries(), self.before, strict=True):
+                    library.set_num_threads(count)
+
+
+_ONE_THREAD = _OneThread()
+
+
+def _threads(size: int) -> contextlib.AbstractContextManager[None]:
+    """Return a context with one BLAS thread for small matrices."""
+    return _ONE_THREAD if size <= SMALLEST_THREADED else contextlib.nullcontext()
 
 
 def _checked(answer: tuple[Any, int]) -> Any:

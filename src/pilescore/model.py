@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from .errors import InputError, OutsideDomainWarning, SmoothnessError, as_array, as_positive, require
 from .kernels import Kernel
-from .observations import Observation, labels
+from .observations import Observation, check_names, labels
 from .operators import Field, MultiIndex, Parameter
 
 Path: TypeAlias = tuple[Any, ...]
@@ -99,6 +99,11 @@ class Model(eqx.Module):
     def labels(self) -> tuple[str, ...]:
         """A label for each block: its name, or its role and number."""
         return labels(self.blocks)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the coordinates, where an operator knows them."""
+        return next((block.operator.names for block in self.blocks if block.operator.names), ())
 
     @property
     def size(self) -> int:
@@ -269,7 +274,8 @@ def _check_dimensions(model: Model) -> None:
                 f"block {other!r} has points with {block.dimension} coordinates, block {label!r} with "
                 f"{first.dimension}: expected the same number everywhere"
             )
-    for block in model.blocks:
+    for block, other in zip(model.blocks, model.labels, strict=True):
+        check_names(block.operator, model.names, f"block {other!r}")
         model.kernel.check_points(block.points)
 
 
@@ -297,8 +303,8 @@ def _check_names(model: Model) -> None:
         kinds = {path[0].name in ("data", "physics") and "operator" in map(_text, path) for path in paths}
         if len(kinds) > 1:
             raise InputError(f"a parameter inside an operator is called {name!r}, which the model uses itself")
-        functions = {id(atom.function) for path in paths if isinstance(atom := follow(model, path[:5]), Field)}
-        if len(functions) > 1:
+        atoms = [atom for path in paths if isinstance(atom := follow(model, path[:5]), Field)]
+        if len({jax.tree.structure(atom.function) for atom in atoms}) > 1:
             first = name.split(".")[0]
             raise InputError(f"different functions inside operators are called {first!r}: name them apart")
         values = [np.asarray(follow(model, path)) for path in paths]

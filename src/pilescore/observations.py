@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .domains import Nodes, Region
-from .errors import InputError, as_points, as_positive, as_vector, call, check_coordinates, require
+from .errors import InputError, as_array, as_points, as_positive, as_vector, call, check_coordinates, require
 from .operators import MultiIndex, Operator, identity
 
 
@@ -39,9 +39,23 @@ class Functional:
     """
 
     operator: Operator
-    points: Float[np.ndarray, "q d"]
-    matrix: Float[np.ndarray, "n q"]
-    weights: Float[np.ndarray, " n"]
+    points: Any
+    matrix: Any
+    weights: Any
+
+    def __post_init__(self) -> None:
+        _check_operator(self.operator)
+        points, matrix = as_points(self.points, "points"), as_array(self.matrix, "matrix")
+        shape = f"shape (n, {len(points)}), a column for each point"
+        require(matrix.ndim == 2 and matrix.shape[1] == len(points) and len(matrix) > 0, "matrix", matrix, shape)
+        require(bool(matrix.any(axis=1).all()), "matrix", matrix, "rows that are not all zero")
+        weights = as_vector(self.weights, "weights", len(matrix), "functional")
+        require(bool(np.all(weights > 0)), "weights", float(weights.min()), "positive weights")
+        for name, array in (("points", points), ("matrix", matrix), ("weights", weights)):
+            object.__setattr__(self, name, array)
+
+    def __repr__(self) -> str:
+        return f"Functional({len(self.matrix)} of {self.operator} at {len(self.points)} points)"
 
 
 def integral(over: Nodes, operator: Operator = identity) -> Functional:
@@ -56,6 +70,8 @@ def integral(over: Nodes, operator: Operator = identity) -> Functional:
     observe(1 functional of Id at 20 points)
     """
     check_nodes(over, "over")
+    _check_operator(operator)
+    check_names(operator, () if over.region is None else over.names, "over")
     return Functional(operator, over.points, over.weights[None, :], np.ones(1))
 
 
@@ -73,6 +89,8 @@ def difference(first: Nodes, second: Nodes, operator: Operator = identity) -> Fu
     """
     check_nodes(first, "first")
     check_nodes(second, "second")
+    _check_operator(operator)
+    check_names(operator, () if first.region is None else first.names, "first")
     counts = f"{len(first)} and {len(second)} nodes"
     require(len(first) == len(second), "difference", counts, "two sets of as many nodes")
     eye = np.eye(len(first))
@@ -247,9 +265,7 @@ def impose(
         check_nodes(on, "on")
         assert on is not None
         points, matrix, target, weights = on.points, None, operator, on.weights
-        if target.names and on.region is not None and target.names != on.names:
-            have, want = ", ".join(on.names), ", ".join(target.names)
-            raise InputError(f"operator {target} acts on ({want}), but the nodes are in ({have})")
+        check_names(target, () if on.region is None else on.names, "on")
     count = len(weights)
     vector = as_vector(evaluate(value, points, "value"), "value", count, "node") if callable(value) else None
     if vector is None:
@@ -313,6 +329,15 @@ def _noise_weights(noise: Any, count: int) -> Float[np.ndarray, " n"]:
 def _check_operator(operator: Any) -> None:
     expected = "an operator such as ps.identity or ps.laplacian(box), or a functional such as ps.integral(nodes)"
     require(isinstance(operator, Operator), "operator", operator, expected)
+
+
+def check_names(operator: Operator, names: tuple[str, ...], argument: str) -> None:
+    """Raise an `InputError` if an operator acts on other coordinates than these, where both are known."""
+    if operator.names and names and operator.names != names:
+        raise InputError(
+            f"{argument}: the operator {operator} acts on ({', '.join(operator.names)}), but the coordinates are "
+            f"({', '.join(names)})"
+        )
 
 
 def check_nodes(on: Any, argument: str) -> None:

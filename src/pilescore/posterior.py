@@ -14,6 +14,7 @@ from .errors import PrecisionWarning, as_count, as_points, require
 from .gram import Layout, Tile, covariance, cross, query, variances
 from .linalg import EPS, require_memory
 from .model import Model, check_bears
+from .observations import check_names
 from .operators import Operator, identity
 from .system import System, solve
 
@@ -126,6 +127,7 @@ class Posterior:
         require(where.shape[1] == dimension, "points", where, f"points with {dimension} coordinates")
         self.model.kernel.check_points(where)
         require(isinstance(operator, Operator), "operator", operator, "an operator such as ps.identity")
+        check_names(operator, self.model.names, "operator")
         indices = operator.indices(dimension)
         check_bears(self.model.kernel, indices, f"the operator {operator}")
         return query(where, indices, operator.coefficients)
@@ -171,7 +173,9 @@ def posterior(model: Model) -> Posterior:
     array([1.])
     """
     require(isinstance(model, Model), "model", model, "a ps.Model")
-    return Posterior(solve(model))
+    system = solve(model)
+    system.warn_if_imprecise()
+    return Posterior(system)
 
 
 def _joined(layouts: list[Layout]) -> Layout:

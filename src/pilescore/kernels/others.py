@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..errors import as_array, as_count, require
+from ..errors import as_array, as_count, call, require
 from .base import Hyperparameter, Kernel, MultiIndex, Point, Scalar, differentiate, positive
 
 
@@ -223,6 +223,10 @@ class FunctionKernel(Kernel):
 
     def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
         """Return the derivative by nested forward-mode autodiff."""
-        value = differentiate(lambda u, v: self.function(u, v, **self.parameters), alpha, beta, x, y)
+
+        def at(point: Any) -> Scalar:
+            return differentiate(lambda u, v: self.function(u, v, **self.parameters), alpha, beta, *point)
+
+        value = call(at, (x, y), "FunctionKernel function", "a function of two points and its named parameters")
         require(jnp.ndim(value) == 0, "FunctionKernel function", value, "a function that returns one number")
         return value
