@@ -300,3 +300,33 @@ def test_a_replaced_model_can_be_taken_apart():
     again = ps.Model(model.kernel, physics=model.physics)
     assert again.parameters["k.a"] == 2.0
     assert ps.pile(again).value == pytest.approx(ps.pile(model).value, rel=1e-12)
+
+
+def test_masked_values():
+    with refused("values", "1 are masked"):
+        ps.observe(ps.identity, np.ma.array(Y, mask=[0, 1, 0, 0, 0]), X)
+
+
+def test_warped_points_are_checked():
+    with refused("RBF: bandwidth has 2 entries", "3 coordinates"):
+        ps.Model(ps.Warped(ps.RBF([0.4, 3.0]), lambda p: jnp.stack([p[0], p[1], p[0] * p[1]])), data())
+    with refused("Warped warp", "(e,)"):
+        ps.Model(ps.Warped(ps.RBF(), lambda p: p[0]), data())
+    with refused("Wiener", "after 0"):
+        ps.Model(ps.Warped(ps.Wiener(), lambda p: p[:1] - 3), data())
+
+
+def test_derivatives_that_do_not_exist():
+    for kernel, alpha in ((ps.IntegratedWiener(), (2,)), (ps.Wiener(), (1,)), (ps.Matern(0.5), (1,))):
+        with refused("was asked for a derivative", error=ps.SmoothnessError):
+            kernel.derivative(alpha, alpha, (0.3,), (0.3,))
+
+
+def test_a_condition_on_one_face_does_not_warn_of_data_inside():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ps.Model(ps.RBF(), data(), ps.dirichlet(0.0, on=SQUARE.face(x=-1)(ps.GaussLegendre(5))))
+
+
+def test_one_name_may_be_given_alone():
+    assert list(ps.pile_and_gradient(ps.Model(ps.RBF(), data()), "gamma")[1]) == ["gamma"]

@@ -95,6 +95,9 @@ def call(
 
 def as_array(value: Any, argument: str) -> np.ndarray:
     """Return `value` as a finite float64 array (integers and float32 are promoted exactly)."""
+    hidden = int(np.sum(value.mask)) if isinstance(value, np.ma.MaskedArray) else 0
+    if hidden:
+        raise InputError(f"{argument}: expected an array without masked entries; {hidden} are masked. Leave them out.")
     try:
         array = np.asarray(value)
     except (ValueError, TypeError) as error:  # ragged nested sequences

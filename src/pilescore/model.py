@@ -320,7 +320,7 @@ def _check_inside(model: Model) -> None:
     low = np.min([block.points.min(axis=0) for block in model.physics], axis=0)
     high = np.max([block.points.max(axis=0) for block in model.physics], axis=0)
     for block, label in zip(model.data, model.labels, strict=False):
-        reach = 0.5 * (high - low)
+        reach = np.where(high > low, 0.5 * (high - low), np.inf)  # a face says nothing across itself
         out = np.any((block.points < low - reach) | (block.points > high + reach), axis=1)
         if out.any():
             first = block.points[np.flatnonzero(out)[0]]

@@ -99,6 +99,7 @@ class Posterior:
         posterior covariance may be singular; directions whose variance is below rounding do not vary.
         """
         as_count(count, "count")
+        as_count(seed, "seed", least=0)
         several = not isinstance(operator, Operator)
         operators = list(operator) if not isinstance(operator, Operator) else [operator]
         layouts = [self._query(points, each) for each in operators]
@@ -144,7 +145,8 @@ class Posterior:
         return out
 
     def _joint(self, rows: Layout) -> Float[np.ndarray, "n n"]:
-        require_memory(rows.size, 8.0 * rows.size * self.model.size, "the posterior covariance")
+        arrays = 4 * rows.size**2 + rows.size * self.model.size  # its triangle, prior, product and difference
+        require_memory(rows.size, 8.0 * arrays, "the posterior covariance")
         lower = np.tril(covariance(self.model.kernel, rows, self.system.eta))
         prior = lower + np.tril(lower, -1).T
         half = self._halves(rows)

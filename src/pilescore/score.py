@@ -106,7 +106,7 @@ def pile(model: Model, *, profiled: bool = False, formula: Literal["consistent",
 
 
 def pile_and_gradient(
-    model: Model, names: Iterable[str] | None = None, *, profiled: bool = False
+    model: Model, names: str | Iterable[str] | None = None, *, profiled: bool = False
 ) -> tuple[Pile, dict[str, Any]]:
     """Return PILE and its gradient by name: `∂PILE = tr[(C⁻¹ − ααᵀ) ∂C] / N`.
 
@@ -130,7 +130,7 @@ def pile_and_gradient(
     """
     _check_options(model, profiled, "consistent")
     known = named_paths(model)
-    wanted = list(known) if names is None else list(names)
+    wanted = list(known) if names is None else [names] if isinstance(names, str) else list(names)
     for name in wanted:
         require_name(name, known)
     system = solve(model)

@@ -226,6 +226,13 @@ class Warped(Kernel):
         jets = [functools.cache(functools.partial(_jet, self.warp, point)) for point in points]
         return _pulled_back(self.kernel, alpha, beta, tuple(u), tuple(v), *jets)
 
+    def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
+        """Check the warp's values, and the kernel on them."""
+        if len(points):
+            warped = np.asarray(jax.vmap(self.warp)(jnp.asarray(points)))
+            require(warped.ndim == 2, "Warped warp", warped[0], "a function from points of shape (d,) to shape (e,)")
+            self.kernel.check_points(as_array(warped, "Warped warp"))
+
 
 def spectral_mixture(weights: Any, frequencies: Any, bandwidths: Any) -> Kernel:
     """Return the spectral mixture `Σ_q w_q exp(−½ Σ_i δ_i²/h_qi²) cos(2π f_q·δ)`.

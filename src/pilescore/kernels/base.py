@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..errors import as_array, require
+from ..errors import SmoothnessError, as_array, require
 
 MultiIndex: TypeAlias = tuple[int, ...]
 """Orders of differentiation, one for each coordinate: `(2, 0)` is ∂²/∂x² in two dimensions."""
@@ -124,6 +124,16 @@ def _directional(function: Callable[[Array, Array], Scalar], axis: int, side: in
 def raised(alpha: MultiIndex, axis: int, by: int = 1) -> MultiIndex:
     """Return `α + by·e_axis`."""
     return (*alpha[:axis], alpha[axis] + by, *alpha[axis + 1 :])
+
+
+def require_borne(kernel: Kernel, alpha: MultiIndex, beta: MultiIndex) -> None:
+    """Raise a `SmoothnessError` if a kernel is asked for a derivative that it does not have."""
+    for index in (alpha, beta):
+        if not kernel.bears(index):
+            raise SmoothnessError(
+                f"{kernel!r} was asked for a derivative of order {sum(index)} on one side; it bears at most "
+                f"{kernel.smoothness}"
+            )
 
 
 def vanishes(value: Scalar) -> bool:

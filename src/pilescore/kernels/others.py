@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..errors import as_array, as_count, call, require
-from .base import Hyperparameter, Kernel, MultiIndex, Point, Scalar, differentiate, positive
+from .base import Hyperparameter, Kernel, MultiIndex, Point, Scalar, differentiate, positive, require_borne
 
 
 class Constant(Kernel):
@@ -133,6 +133,7 @@ class Wiener(Kernel):
 
     def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
         """Return `min(x, y)`."""
+        require_borne(self, alpha, beta)
         return jnp.minimum(x[0], y[0])
 
     def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
@@ -163,6 +164,7 @@ class IntegratedWiener(Kernel):
 
     def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
         """Return `k`, `∂₁k = m(y − m/2)`, `∂₂k = m(x − m/2)` or `∂₁∂₂k = m`."""
+        require_borne(self, alpha, beta)
         a, b = x[0], y[0]
         least = jnp.minimum(a, b)
         if alpha[0] and beta[0]:

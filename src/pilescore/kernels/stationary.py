@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..errors import InputError, as_array, require
-from .base import Hyperparameter, Kernel, MultiIndex, Point, Scalar, positive, raised, real
+from .base import Hyperparameter, Kernel, MultiIndex, Point, Scalar, positive, raised, real, require_borne
 
 Metric: TypeAlias = tuple[tuple[Scalar | None, ...], ...]
 """The symmetric matrix `M` of `q = ½ δᵀMδ` by rows; None where it is zero by structure."""
@@ -27,6 +27,7 @@ class Stationary(Kernel):
 
     def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
         """Return `∂₁^α ∂₂^β k(x, y) = (−1)^|β| ∂^{α+β} κ(x − y)`."""
+        require_borne(self, alpha, beta)
         delta = tuple(a - b for a, b in zip(x, y, strict=True))
         value = self.difference_derivative(tuple(a + b for a, b in zip(alpha, beta, strict=True)), delta)
         return -value if sum(beta) % 2 else value
