@@ -46,7 +46,7 @@ class Block:
 
 
 def _coefficient(c: Any, point: Sequence[Any]) -> Any:
-    return ko.number(c(point)) if isinstance(c, Callable) else ko.number(c)  # type: ignore[arg-type]
+    return ko.number(c(point)) if isinstance(c, Callable) else ko.number(c)
 
 
 def _entry(kernel: ko.Oracle, first: Block, second: Block, p: Sequence[Any], q: Sequence[Any]) -> Any:

@@ -58,7 +58,10 @@ def test_a_vanishing_operator_needs_a_scale(as_a_user):
     dt, dx = ps.partials(strip)
     nodes = strip.interior(ps.GaussLegendre(6))
     model = ps.Model(ps.RBF(1.0), ps.observe(ps.identity, 0.5, nodes.points))
-    wave = lambda p: jnp.sin(p[1] - 3 * p[0])  # noqa: E731
+
+    def wave(p):
+        return jnp.sin(p[1] - 3 * p[0])
+
     with pytest.raises(ps.InputError, match="scale"):
         ps.accuracy(model, wave, on=nodes, operator=dt + 3 * dx, operator_truth=0.0)
     errors = ps.accuracy(model, wave, on=nodes, operator=dt + 3 * dx, operator_truth=0.0, scale=9 * np.pi)

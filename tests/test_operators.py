@@ -576,11 +576,11 @@ def test_coefficients_are_finite_numbers(bad: Any) -> None:
 def test_bad_parameters_fields_and_fluxes() -> None:
     for name in ("", "a b", "1a", "a.b", 3):
         with pytest.raises((InputError, TypeError)):
-            ps.parameter(name, 1.0)  # type: ignore[arg-type]
+            ps.parameter(name, 1.0)
     for value in ([1.0, 2.0], math.nan, "one"):
         with pytest.raises(InputError, match="'b'"):
             ps.parameter("b", value)
     with pytest.raises((InputError, TypeError)):
-        ps.field(3.0)  # type: ignore[arg-type]
+        ps.field(3.0)
     with pytest.raises(InputError, match="flux"):
         ps.divergence(PLANE, [1.0])

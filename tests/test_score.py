@@ -678,7 +678,7 @@ def test_profiled_needs_a_value_that_is_not_zero() -> None:
     with pytest.raises(InputError, match="profiled"):
         ps.pile(poisson(), profiled=True, formula="printed")
     with pytest.raises((InputError, TypeError)):
-        ps.pile(poisson(), formula="wrong")  # type: ignore[arg-type]
+        ps.pile(poisson(), formula="wrong")
 
 
 # ---------------------------------------------------------------- no data at all
