@@ -213,7 +213,7 @@ def cross(kernel: Kernel, first: Tile, rows: Layout, eta: float) -> Float[np.nda
 def variances(kernel: Kernel, tile: Tile, eta: float) -> Float[np.ndarray, " n"]:
     """Return the prior variances of the rows of a tile (not of functionals)."""
     require_float64()
-    arrays, form = _split(kernel)
+    arrays, form = split(kernel)
     out = _diagonal((form, tile.indices, tile.indices), arrays, tile.points, tile.table)
     return eta * np.asarray(out)[: tile.size]
 
@@ -245,7 +245,7 @@ def kernel_gradient(
     kernel: Kernel, leaves: Sequence[int], rows: Layout, eta: float, weights: Weights
 ) -> list[Float[np.ndarray, "..."]]:
     """Return `Σ_ij G_ij ∂C_ij` for each of the kernel's numbers that are named by their positions."""
-    arrays, form = _split(kernel)
+    arrays, form = split(kernel)
     total = [np.zeros(arrays[leaf].size) for leaf in leaves]
     for first, second in rows.pairs():
         spec = (form, first.indices, second.indices)
@@ -283,7 +283,7 @@ def _blocks(
 ) -> Iterator[tuple[Tile, Tile, Float[np.ndarray, "n m"]]]:
     """Iterate over the covariances of pairs of tiles; each is computed while the one before is in use."""
     require_float64()
-    arrays, form = _split(kernel)
+    arrays, form = split(kernel)
     pending: tuple[Tile, Tile, Array] | None = None
     for first, second in pairs:
         spec = (form, first.indices, second.indices)
@@ -312,7 +312,7 @@ def _on_points(first: Tile, second: Tile, weights: np.ndarray) -> np.ndarray:
     return np.pad(weights, ((0, short[0]), (0, short[1]))) if any(short) else weights
 
 
-def _split(kernel: Kernel) -> tuple[list[Array], Any]:
+def split(kernel: Kernel) -> tuple[list[Array], Any]:
     """Return a kernel's numbers, and its hashable structure."""
     leaves, structure = jax.tree.flatten(kernel)
     numbers = [leaf for leaf in leaves if eqx.is_inexact_array(leaf)]
@@ -349,6 +349,29 @@ def _pairs(spec: Spec, kernel: Kernel, x: Array, cx: Array, y: Array, cy: Array)
 @functools.partial(jax.jit, static_argnums=0)
 def _block(spec: Spec, numbers: list[Array], eta: Scalar, x: Array, cx: Array, y: Array, cy: Array) -> Array:
     return _pairs(spec, _joined(spec[0], numbers), x, eta * cx, y, cy)
+
+
+def split_tiles(kernel: Kernel, rows: Layout) -> tuple[Any, list[Any]]:
+    """Return what a compiled covariance of a whole layout depends on, hashable, and its arrays; see `symmetric`."""
+    form = split(kernel)[1]
+    spec = (form, tuple((tile.size, tile.indices) for tile in rows.tiles))
+    return spec, [(tile.points, tile.table, tile.matrix) for tile in rows.tiles]
+
+
+def symmetric(spec: Any, numbers: list[Array], eta: Scalar, parts: list[Any]) -> Float[Array, "N N"]:
+    """Return `ηQ`, its lower triangle filled, within a compiled function: for many kernels of one structure."""
+    form, tiles = spec
+    kernel = _joined(form, numbers)
+    lines = []
+    for i, ((n, alphas), (x, cx, left)) in enumerate(zip(tiles, parts, strict=True)):
+        line = []
+        for (m, betas), (y, cy, right) in zip(tiles[: i + 1], parts[: i + 1], strict=True):
+            block = _pairs((form, alphas, betas), kernel, x, eta * cx, y, cy)
+            block = block[:n] if left is None else left @ block
+            line.append(block[:, :m] if right is None else block @ right.T)
+        rest = sum(m for m, _ in tiles[i + 1 :])
+        lines.append(jnp.pad(jnp.concatenate(line, axis=1), ((0, 0), (0, rest))))
+    return jnp.concatenate(lines)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -158,12 +158,12 @@ class _OneThread:
                     library.set_num_threads(count)
 
 
-_ONE_THREAD = _OneThread()
+ONE_BLAS_THREAD = _OneThread()
 
 
 def _threads(size: int) -> contextlib.AbstractContextManager[None]:
     """Return a context with one BLAS thread for small matrices."""
-    return _ONE_THREAD if size <= SMALLEST_THREADED else contextlib.nullcontext()
+    return ONE_BLAS_THREAD if size <= SMALLEST_THREADED else contextlib.nullcontext()
 
 
 def _checked(answer: tuple[Any, int]) -> Any:

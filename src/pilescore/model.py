@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
@@ -17,7 +18,7 @@ from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 from jaxtyping import Float
 
 from .errors import InputError, OutsideDomainWarning, SmoothnessError, as_array, as_positive, require
-from .kernels import Kernel
+from .kernels import Kernel, Positive
 from .observations import Observation, check_names, labels
 from .operators import Field, MultiIndex, Parameter
 
@@ -142,15 +143,12 @@ class Model(eqx.Module):
         """Return the model with hyperparameters set by name, each checked as when it was made.
 
         Names are paths: `kernel.bandwidth`, `kernel.parts.0.bandwidth`, `gamma`, `rho`, `eta`, `data.0.gamma`,
-        `physics.1.rho` (a block's own temperature), and the name of a parameter inside operators.
+        `physics.1.rho` (a block's own temperature), and the name of a parameter inside operators. One element of
+        a vector or matrix is named with its index: `kernel.bandwidth[0]`.
         """
         known = named_paths(self)
         changes: dict[str, list[tuple[Path, Any]]] = {}
-        for name, value in values.items():
-            require_name(name, known)
-            old = follow(self, known[name][0])
-            new = as_array(value, name)
-            require(new.shape == old.shape, name, new, f"shape {old.shape}")
+        for name, new in whole_values(self, known, values).items():
             for path in known[name]:
                 _recheck(self, path, name, new)
                 changes.setdefault(path[0].name, []).append((path[1:], new if len(path) == 1 else jnp.asarray(new)))
@@ -212,6 +210,57 @@ def require_name(name: str, known: Iterable[str]) -> None:
         raise InputError(f"no hyperparameter {name!r}.{hint} This model has: {', '.join(names)}")
 
 
+def find(model: Model, known: Mapping[str, list[Path]], name: str) -> tuple[str, tuple[int, ...]]:
+    """Return the hyperparameter that a name stands for and the index of the element, `()` for the whole of it."""
+    matched = re.fullmatch(r"(.+)\[([0-9, ]+)\]", name)
+    if matched is None or name in known:
+        require_name(name, known)
+        return name, ()
+    base, index = matched[1], tuple(int(part) for part in matched[2].split(","))
+    require_name(base, known)
+    shape = np.shape(follow(model, known[base][0]))
+    inside = len(index) == len(shape) and all(i < n for i, n in zip(index, shape, strict=True))
+    require(inside, name, f"the index {list(index)}", f"an index into {base!r}, which has shape {shape}")
+    return base, index
+
+
+def whole_values(model: Model, known: Mapping[str, list[Path]], values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return values by the names of whole hyperparameters, those of single elements put in their places."""
+    whole: dict[str, np.ndarray] = {}
+    for name, value in values.items():
+        base, index = find(model, known, name)
+        old = np.asarray(follow(model, known[base][0]))
+        new = as_array(value, name)
+        require(new.shape == (old.shape if not index else ()), name, new, f"shape {old.shape if not index else ()}")
+        if index:
+            whole.setdefault(base, old.copy())[index] = new
+        else:
+            whole[base] = new
+    return whole
+
+
+def as_grid(model: Model, grid: Mapping[str, Any]) -> dict[str, Float[np.ndarray, " k"]]:
+    """Return a grid of hyperparameters with every value checked as `Model.replace` does, before any work."""
+    require(isinstance(grid, Mapping) and len(grid) > 0, "grid", grid, "a mapping of names to sequences of values")
+    axes = {}
+    for name, given in grid.items():
+        require(isinstance(name, str), "grid", name, "the names of hyperparameters")
+        find(model, named_paths(model), name)
+        column = as_array(given, f"grid[{name!r}]")
+        require(column.ndim == 1 and column.size > 0, f"grid[{name!r}]", column, "a sequence of at least one value")
+        unique = len(np.unique(column)) == len(column)
+        require(unique, f"grid[{name!r}]", "a value that is there twice", "different values")
+        for value in column:
+            model.replace({name: value})
+        axes[name] = column
+    return axes
+
+
+def is_positive(model: Model, path: Path) -> bool:
+    """Whether a hyperparameter takes positive values only: a temperature, or a kernel's field that says so."""
+    return _is_temperature(path) or any(isinstance(convert, Positive) for convert in _converters(model, path))
+
+
 def _name(model: Model, path: Path) -> str | None:
     first = path[0].name
     if first == "kernel":
@@ -241,13 +290,23 @@ def _text(key: Any) -> str:
 
 def _recheck(model: Model, path: Path, name: str, value: np.ndarray) -> None:
     """Check a new value as the constructor of its owner does."""
-    if len(path) == 1 or path[2:] == (GetAttrKey("temperature"),):
+    if _is_temperature(path):
         as_positive(value, name)
+    for convert in _converters(model, path):
+        convert(value)
+
+
+def _is_temperature(path: Path) -> bool:
+    return len(path) == 1 or path[2:] == (GetAttrKey("temperature"),)
+
+
+def _converters(model: Model, path: Path) -> list[Any]:
+    """Return the converters of the field that a path ends in: one at most."""
     owner = follow(model, path[:-1])
-    if dataclasses.is_dataclass(owner) and isinstance(path[-1], GetAttrKey):
-        for entry in dataclasses.fields(owner):
-            if entry.name == path[-1].name and "converter" in entry.metadata:
-                entry.metadata["converter"](value)
+    if not (dataclasses.is_dataclass(owner) and isinstance(path[-1], GetAttrKey)):
+        return []
+    fields = [entry for entry in dataclasses.fields(owner) if entry.name == path[-1].name]
+    return [entry.metadata["converter"] for entry in fields if "converter" in entry.metadata]
 
 
 def _blocks(given: Any, role: str, maker: str) -> tuple[Observation, ...]:

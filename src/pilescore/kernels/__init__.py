@@ -1,7 +1,7 @@
 """Kernels and their derivatives: stationary ones, others, and the algebra that combines them."""
 
 from .algebra import LinearMap, On, Product, Scaled, Sum, Warped, spectral_mixture
-from .base import Kernel, MultiIndex, Point, Scalar
+from .base import Kernel, MultiIndex, Point, Positive, Scalar
 from .others import Constant, FunctionKernel, IntegratedWiener, Linear, Polynomial, Wiener
 from .stationary import (
     RBF,
@@ -32,6 +32,7 @@ __all__ = [
     "Periodic",
     "Point",
     "Polynomial",
+    "Positive",
     "Product",
     "Radial",
     "RationalQuadratic",

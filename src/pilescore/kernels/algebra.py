@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..errors import as_array, require
-from .base import Hyperparameter, Kernel, MultiIndex, Point, Scalar, positive, raised, real, vanishes
+from .base import Hyperparameter, Kernel, MultiIndex, Point, Positive, Scalar, raised, real, vanishes
 from .stationary import RBF, Cosine
 
 Jet: TypeAlias = Callable[[int, MultiIndex], Scalar]
@@ -86,7 +86,7 @@ class Product(Kernel):
 class Scaled(Kernel):
     """A kernel times a positive variance, written `2.0 * k`."""
 
-    variance: Hyperparameter = eqx.field(converter=positive("the factor of a kernel", vector=False))
+    variance: Hyperparameter = eqx.field(converter=Positive("the factor of a kernel", vector=False))
     kernel: Kernel
 
     @property

@@ -153,14 +153,17 @@ def real(argument: str, ndim: int) -> Callable[[Any], Float[Array, "..."]]:
     return convert
 
 
-def positive(argument: str, vector: bool = True) -> Callable[[Any], Float[Array, "..."]]:
-    """Return a converter that checks for a positive scalar (or vector) and gives a JAX array."""
+@dataclasses.dataclass(frozen=True)
+class Positive:
+    """A converter that checks for a positive scalar (or vector) and gives a JAX array; searches take its logarithm."""
 
-    def convert(value: Any) -> Float[Array, "..."]:
-        array = as_array(value, argument)
-        expected = "a positive number" + (" or a vector of them, one for each coordinate" if vector else "")
-        require(array.ndim <= int(vector) and array.size > 0, argument, value, expected)
-        require(bool(np.all(array > 0)), argument, value, expected)
+    argument: str
+    vector: bool = True
+
+    def __call__(self, value: Any) -> Float[Array, "..."]:
+        """Return the value as an array."""
+        array = as_array(value, self.argument)
+        expected = "a positive number" + (" or a vector of them, one for each coordinate" if self.vector else "")
+        require(array.ndim <= int(self.vector) and array.size > 0, self.argument, value, expected)
+        require(bool(np.all(array > 0)), self.argument, value, expected)
         return jnp.asarray(array)
-
-    return convert

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..errors import as_array, as_count, call, require
-from .base import Hyperparameter, Kernel, MultiIndex, Point, Scalar, differentiate, positive, require_borne
+from .base import Hyperparameter, Kernel, MultiIndex, Point, Positive, Scalar, differentiate, require_borne
 
 
 class Constant(Kernel):
@@ -26,7 +26,7 @@ class Constant(Kernel):
     5.0
     """
 
-    value: Hyperparameter = eqx.field(converter=positive("Constant value", vector=False), default=1.0)
+    value: Hyperparameter = eqx.field(converter=Positive("Constant value", vector=False), default=1.0)
 
     @property
     def smoothness(self) -> float | int:
@@ -56,7 +56,7 @@ class Polynomial(Kernel):
     """
 
     degree: int = eqx.field(static=True, converter=lambda v: as_count(v, "Polynomial degree"))
-    offset: Hyperparameter = eqx.field(converter=positive("Polynomial offset", vector=False), default=1.0)
+    offset: Hyperparameter = eqx.field(converter=Positive("Polynomial offset", vector=False), default=1.0)
 
     @property
     def smoothness(self) -> float | int:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..errors import InputError, as_array, require
-from .base import Hyperparameter, Kernel, MultiIndex, Point, Scalar, positive, raised, real, require_borne
+from .base import Hyperparameter, Kernel, MultiIndex, Point, Positive, Scalar, raised, real, require_borne
 
 Metric: TypeAlias = tuple[tuple[Scalar | None, ...], ...]
 """The symmetric matrix `M` of `q = ½ δᵀMδ` by rows; None where it is zero by structure."""
@@ -122,7 +122,7 @@ class RBF(Radial):
     -4.0
     """
 
-    bandwidth: Hyperparameter = eqx.field(converter=positive("RBF bandwidth"), default=1.0)
+    bandwidth: Hyperparameter = eqx.field(converter=Positive("RBF bandwidth"), default=1.0)
     exponential: ClassVar[bool] = True
 
     @property
@@ -168,8 +168,8 @@ class AnisotropicRBF(Radial):
     """
 
     theta: Hyperparameter = eqx.field(converter=real("AnisotropicRBF theta", ndim=0))
-    s: Hyperparameter = eqx.field(converter=positive("AnisotropicRBF s", vector=False))
-    bandwidth: Hyperparameter = eqx.field(converter=positive("AnisotropicRBF bandwidth", vector=False), default=1.0)
+    s: Hyperparameter = eqx.field(converter=Positive("AnisotropicRBF s", vector=False))
+    bandwidth: Hyperparameter = eqx.field(converter=Positive("AnisotropicRBF bandwidth", vector=False), default=1.0)
 
     @property
     def smoothness(self) -> float | int:
@@ -270,7 +270,7 @@ class Matern(Radial):
     """
 
     nu: float = eqx.field(static=True, default=2.5)
-    bandwidth: Hyperparameter = eqx.field(converter=positive("Matern bandwidth"), default=1.0)
+    bandwidth: Hyperparameter = eqx.field(converter=Positive("Matern bandwidth"), default=1.0)
 
     def __check_init__(self) -> None:
         allowed = [p + 0.5 for p in range(7)]
@@ -321,8 +321,8 @@ class RationalQuadratic(Radial):
     0.6666666666666666
     """
 
-    alpha: Hyperparameter = eqx.field(converter=positive("RationalQuadratic alpha", vector=False), default=1.0)
-    bandwidth: Hyperparameter = eqx.field(converter=positive("RationalQuadratic bandwidth"), default=1.0)
+    alpha: Hyperparameter = eqx.field(converter=Positive("RationalQuadratic alpha", vector=False), default=1.0)
+    bandwidth: Hyperparameter = eqx.field(converter=Positive("RationalQuadratic bandwidth"), default=1.0)
 
     @property
     def smoothness(self) -> float | int:
@@ -359,8 +359,8 @@ class Periodic(Stationary):
     1.0
     """
 
-    period: Hyperparameter = eqx.field(converter=positive("Periodic period"), default=1.0)
-    bandwidth: Hyperparameter = eqx.field(converter=positive("Periodic bandwidth"), default=1.0)
+    period: Hyperparameter = eqx.field(converter=Positive("Periodic period"), default=1.0)
+    bandwidth: Hyperparameter = eqx.field(converter=Positive("Periodic bandwidth"), default=1.0)
 
     @property
     def smoothness(self) -> float | int:
