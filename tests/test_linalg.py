@@ -78,7 +78,7 @@ def test_the_estimate_of_rounding_bounds_the_true_error(noise):
         y = mpmath.matrix(system.values.tolist())
         quadratic = (y.T * mpmath.cholesky_solve(exact, y))[0]
         value = float((logdet + quadratic) / 40 + mpmath.log(2 * mpmath.pi))
-    got = system.fit + system.factor.logdet / 40 + np.log(2 * np.pi)
+    got = system.quadratic / 40 + system.factor.logdet / 40 + np.log(2 * np.pi)
     error = abs(got - value)
     assert error <= max(system.rounding, 4e-16 * abs(value))
     assert system.rounding <= 1e-13 + 2e5 * max(error, 1e-16 * abs(value))
@@ -87,7 +87,7 @@ def test_the_estimate_of_rounding_bounds_the_true_error(noise):
 def test_one_thread_is_given_back_whatever_the_order():
     libraries = linalg._blas_libraries()
     before = [library.get_num_threads() for library in libraries]
-    first, second = linalg._threads(10), linalg._threads(10)
+    first, second = linalg.threads(10), linalg.threads(10)
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)

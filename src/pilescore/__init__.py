@@ -50,6 +50,7 @@ from .kernels import (
     Wiener,
     spectral_mixture,
 )
+from .minimum import Curvature, Minimum, Run, minimize
 from .model import Model
 from .observations import Functional, Observation, difference, impose, integral, observe, stack
 from .operators import Operator, field, identity, parameter, partials
@@ -80,6 +81,7 @@ __all__ = [
     "ClenshawCurtis",
     "Constant",
     "Cosine",
+    "Curvature",
     "DataFreePile",
     "Disk",
     "Fejer",
@@ -95,6 +97,7 @@ __all__ = [
     "LinearMap",
     "Matern",
     "MemoryLimitError",
+    "Minimum",
     "Model",
     "MonteCarlo",
     "Nodes",
@@ -112,6 +115,7 @@ __all__ = [
     "Region",
     "Risk",
     "Rule",
+    "Run",
     "Slice",
     "SmoothnessError",
     "Sobol",
@@ -136,6 +140,7 @@ __all__ = [
     "impose",
     "integral",
     "laplacian",
+    "minimize",
     "neumann",
     "nodes",
     "normal_derivative",

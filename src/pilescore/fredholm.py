@@ -281,7 +281,7 @@ def data_free_landscape(
         for index in np.ndindex(*sizes):
             chosen = {name: axes[name][i] for name, i in zip(outer, index, strict=True)}
             position = dict(zip(outer, index, strict=True))
-            where = tuple(position.get(name, slice(None)) for name in axes)
+            where: Any = tuple(position.get(name, slice(None)) for name in axes)
             local = model.replace(chosen)
             inside = [shape[i] for i, name in enumerate(axes) if name in inner]
             fine[where] = _logdets(local, numbers, bar.update).reshape(inside)
@@ -370,8 +370,9 @@ def _kernel_numbers(model: Model, axes: Mapping[str, Float[np.ndarray, " k"]]) -
     stacked = [np.repeat(np.asarray(leaf)[None], count, axis=0) for leaf in split(model.kernel)[0]]
     for name, column in zip(axes, np.meshgrid(*axes.values(), indexing="ij"), strict=True):
         base, index = find(model, known, name)
+        place: Any = (slice(None), *index)
         for path in known[base]:
-            stacked[position[path]][(slice(None), *index)] = column.ravel()
+            stacked[position[path]][place] = column.ravel()
     return stacked
 
 

@@ -78,14 +78,14 @@ class Factor:
         `zᵀ D C⁻¹ D z` with one vector `z` of random signs, solved for beside `y`.
         """
         scale = np.sqrt(self.diagonal)
-        probe = scale * _signs(len(scale))
+        probe = scale * signs(len(scale))
         half = blas.dtrsv(self.matrix, probe, lower=1)
         alpha = blas.dtrsv(self.matrix, blas.dtrsv(self.matrix, values, lower=1), lower=1, trans=1)
         return alpha, EPS * float(half @ half + (np.abs(alpha) @ scale) ** 2)
 
     def solve(self, right: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "n ..."]:
         """Return `C⁻¹ b`."""
-        return _checked(lapack.dpotrs(self.matrix, right, lower=1))
+        return checked(lapack.dpotrs(self.matrix, right, lower=1))
 
     def half_solve(self, right: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:
         """Return `L⁻¹ B`, overwriting `B` where it is Fortran ordered."""
@@ -104,8 +104,8 @@ class Factor:
     def invert(self) -> Float[np.ndarray, "n n"]:
         """Return `C⁻¹` in the lower triangle of the same memory; the factor is gone after it."""
         if len(self.diagonal) <= LARGEST_THREADED:
-            with _threads(len(self.diagonal)):
-                return _checked(lapack.dpotri(self.matrix, lower=1, overwrite_c=1))
+            with threads(len(self.diagonal)):
+                return checked(lapack.dpotri(self.matrix, lower=1, overwrite_c=1))
         return _panel_inverse(self.matrix)
 
 
@@ -117,7 +117,7 @@ def cholesky(matrix: Float[np.ndarray, "n n"]) -> Factor:
     """
     diagonal = matrix.diagonal().copy()
     if len(diagonal) <= LARGEST_THREADED:
-        with _threads(len(diagonal)):
+        with threads(len(diagonal)):
             _potrf(matrix, 0)
     else:
         _panel_cholesky(matrix)
@@ -125,7 +125,8 @@ def cholesky(matrix: Float[np.ndarray, "n n"]) -> Factor:
 
 
 @functools.lru_cache(maxsize=8)
-def _signs(size: int) -> Float[np.ndarray, " n"]:
+def signs(size: int) -> Float[np.ndarray, " n"]:
+    """Return a fixed vector of random signs."""
     return np.random.default_rng(0).choice([-1.0, 1.0], size)
 
 
@@ -161,12 +162,13 @@ class _OneThread:
 ONE_BLAS_THREAD = _OneThread()
 
 
-def _threads(size: int) -> contextlib.AbstractContextManager[None]:
+def threads(size: int) -> contextlib.AbstractContextManager[None]:
     """Return a context with one BLAS thread for small matrices."""
     return ONE_BLAS_THREAD if size <= SMALLEST_THREADED else contextlib.nullcontext()
 
 
-def _checked(answer: tuple[Any, int]) -> Any:
+def checked(answer: tuple[Any, int]) -> Any:
+    """Return what LAPACK computed, unless it says that it could not."""
     value, info = answer
     if info != 0:
         raise PilescoreError(f"LAPACK returned the error code {info}")
@@ -206,7 +208,7 @@ def _panel_inverse(matrix: Float[np.ndarray, "n n"], width: int = PANEL) -> Floa
     n = len(matrix)
     cuts = [(start, min(start + width, n)) for start in range(0, n, width)]
     for a, b in cuts:
-        matrix[a:b, a:b] = _checked(lapack.dtrtri(np.tril(matrix[a:b, a:b]), lower=1))
+        matrix[a:b, a:b] = checked(lapack.dtrtri(np.tril(matrix[a:b, a:b]), lower=1))
         left = -matrix[a:b, a:b] @ matrix[a:b, :a]
         for c, d in cuts:
             if c < a:

@@ -258,7 +258,7 @@ def as_grid(model: Model, grid: Mapping[str, Any]) -> dict[str, Float[np.ndarray
 
 def is_positive(model: Model, path: Path) -> bool:
     """Whether a hyperparameter takes positive values only: a temperature, or a kernel's field that says so."""
-    return _is_temperature(path) or any(isinstance(convert, Positive) for convert in _converters(model, path))
+    return is_temperature(path) or any(isinstance(convert, Positive) for convert in _converters(model, path))
 
 
 def _name(model: Model, path: Path) -> str | None:
@@ -290,13 +290,14 @@ def _text(key: Any) -> str:
 
 def _recheck(model: Model, path: Path, name: str, value: np.ndarray) -> None:
     """Check a new value as the constructor of its owner does."""
-    if _is_temperature(path):
+    if is_temperature(path):
         as_positive(value, name)
     for convert in _converters(model, path):
         convert(value)
 
 
-def _is_temperature(path: Path) -> bool:
+def is_temperature(path: Path) -> bool:
+    """Whether a path ends in η, γ, ρ or a block's own temperature."""
     return len(path) == 1 or path[2:] == (GetAttrKey("temperature"),)
 
 

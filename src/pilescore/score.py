@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from jaxtyping import Float
 
 from .errors import as_array, require
 from .gram import Layout, Weights, coefficient_gradient, kernel_gradient, layout
-from .model import TEMPERATURES, Model, Path, follow, kernel_paths, named_paths, require_name
+from .model import TEMPERATURES, Model, Path, follow, is_temperature, kernel_paths, named_paths, require_name
 from .system import System, solve
 
 
@@ -63,7 +64,13 @@ class Pile:
         )
 
 
-def pile(model: Model, *, profiled: bool = False, formula: Literal["consistent", "printed"] = "consistent") -> Pile:
+def pile(
+    model: Model,
+    *,
+    profiled: bool = False,
+    given_physics: bool = False,
+    formula: Literal["consistent", "printed"] = "consistent",
+) -> Pile:
     """Return the Physics-Informed Log Evidence of a model.
 
     `PILE = (ỹᵀC⁻¹ỹ + log det C)/N + log 2π`, `C = ηQ + S`.
@@ -75,6 +82,9 @@ def pile(model: Model, *, profiled: bool = False, formula: Literal["consistent",
     profiled
         Minimise over the scale η in closed form, with `γ/η` and `ρ/η` held where the model has them:
         `η̂ = η ỹᵀC⁻¹ỹ/N`. The result's `eta` is `η̂` and its `fit` is 1.
+    given_physics
+        Score the data given the physics, `−2 log p(y | r)/n`, instead of both together. PILE proper also rewards
+        an operator for being small; to choose an equation or its coefficients, score the data given it.
     formula
         `"printed"` evaluates the formula as the paper prints it, which is not the evidence of its own model:
         `Σ = Q + η·diag(γ, ρ/w)` in place of `C`, and `log 2πη` added. It is there to reproduce its numbers.
@@ -94,19 +104,21 @@ def pile(model: Model, *, profiled: bool = False, formula: Literal["consistent",
     >>> ps.pile(model)
     Pile(value=4.26163, fit=0.3231, complexity=2.101, constant=1.838, shares={data.0: 0.3231, physics.0: 0}, size=6)
     """
-    _check_options(model, profiled, formula)
+    _check_options(model, profiled, given_physics, formula)
     if formula == "printed":
         eta = float(model.eta)
         system = solve(model, eta=1.0, noise_factor=2 * eta)
-        system.warn_if_imprecise()
-        return _result(system, math.log(2 * math.pi * eta), eta)
-    system = solve(model)
-    system.warn_if_imprecise()
-    return _profiled(system) if profiled else _result(system, math.log(2 * math.pi), system.eta)
+        system.warn_if_imprecise(stacklevel=3)
+        return _result(system, None, math.log(2 * math.pi * eta), eta)
+    return value(model, profiled, given_physics, warn=True)
 
 
 def pile_and_gradient(
-    model: Model, names: str | Iterable[str] | None = None, *, profiled: bool = False
+    model: Model,
+    names: str | Iterable[str] | None = None,
+    *,
+    profiled: bool = False,
+    given_physics: bool = False,
 ) -> tuple[Pile, dict[str, Any]]:
     """Return PILE and its gradient by name: `∂PILE = tr[(C⁻¹ − ααᵀ) ∂C] / N`.
 
@@ -116,8 +128,8 @@ def pile_and_gradient(
         The model.
     names
         The hyperparameters to differentiate in; all of `model.parameters` unless given.
-    profiled
-        As for `pile`: the gradient of the profiled score.
+    profiled, given_physics
+        As for `pile`: the gradient of that score.
 
     Examples
     --------
@@ -128,23 +140,39 @@ def pile_and_gradient(
     >>> sorted(gradient)
     ['eta', 'gamma', 'kernel.bandwidth']
     """
-    _check_options(model, profiled, "consistent")
+    _check_options(model, profiled, given_physics, "consistent")
     known = named_paths(model)
     wanted = list(known) if names is None else [names] if isinstance(names, str) else list(names)
     for name in wanted:
         require_name(name, known)
-    system = solve(model)
-    system.warn_if_imprecise()
-    result = _profiled(system) if profiled else _result(system, math.log(2 * math.pi), system.eta)
-    pull = _Pull(system, system.fit if profiled else 1.0)
-    gradient = pull.temperatures(wanted)
-    gradient |= pull.kernel({name: known[name] for name in wanted if name.startswith("kernel.")})
-    rest = [name for name in wanted if name not in gradient]
-    gradient |= pull.operators({name: known[name] for name in rest})
-    return result, {name: gradient[name] for name in wanted}
+    return value_and_gradient(model, wanted, profiled, given_physics, warn=True)
 
 
-def pile_many(model: Model, values: Mapping[str, Any], *, profiled: bool = False) -> Float[np.ndarray, " k"]:
+def value(model: Model, profiled: bool, given_physics: bool, *, warn: bool) -> Pile:
+    """Return PILE of a model, with or without warnings; options have been checked."""
+    system = _solved(model, warn)
+    return _scored(system, _solved(_physics_alone(model), warn) if given_physics else None, profiled)
+
+
+def value_and_gradient(
+    model: Model, wanted: Sequence[str], profiled: bool, given_physics: bool, *, warn: bool
+) -> tuple[Pile, dict[str, Any]]:
+    """Return PILE and its gradient, with or without warnings; options and names have been checked."""
+    known = named_paths(model)
+    system = _solved(model, warn)
+    prior = _solved(_physics_alone(model), warn) if given_physics else None
+    result = _scored(system, prior, profiled)
+    scale = result.eta / system.eta if profiled else 1.0
+    gradient = _Pull(system, scale).all(wanted, known)
+    if prior is not None:
+        part = _Pull(prior, scale).all(wanted, known)
+        gradient = {name: total - part[name] for name, total in gradient.items()}
+    return result, {name: _plain(total / result.size) for name, total in gradient.items()}
+
+
+def pile_many(
+    model: Model, values: Mapping[str, Any], *, profiled: bool = False, given_physics: bool = False
+) -> Float[np.ndarray, " k"]:
     """Return PILE for a batch of hyperparameters: a sequence of values for each name, all of one length.
 
     Examples
@@ -165,25 +193,63 @@ def pile_many(model: Model, values: Mapping[str, Any], *, profiled: bool = False
     require(len(set(lengths.values())) == 1, "values", lengths, "sequences of one length")
     count = next(iter(lengths.values()))
     models = [model.replace({name: column[i] for name, column in columns.items()}) for i in range(count)]
-    return np.array([pile(each, profiled=profiled).value for each in models])
+    return np.array([pile(each, profiled=profiled, given_physics=given_physics).value for each in models])
 
 
-def _check_options(model: Model, profiled: bool, formula: str) -> None:
+def at_profiled_scale(model: Model, score: Pile) -> Model:
+    """Return the model with η and all temperatures multiplied so that its PILE is the profiled one."""
+    factor = score.eta / float(model.eta)
+    paths = named_paths(model)
+    return model.replace(
+        {name: value * factor for name, value in model.parameters.items() if is_temperature(paths[name][0])}
+    )
+
+
+def _check_options(model: Model, profiled: bool, given_physics: bool, formula: str) -> None:
     require(isinstance(model, Model), "model", model, "a ps.Model")
     require(formula in ("consistent", "printed"), "formula", formula, "'consistent' or 'printed'")
-    require(not (profiled and formula == "printed"), "profiled", profiled, "False with the printed formula")
+    for name, option in (("profiled", profiled), ("given_physics", given_physics)):
+        require(not (option and formula == "printed"), name, option, "False with the printed formula")
+    check_given(model, given_physics)
 
 
-def _result(system: System, constant: float, eta: float) -> Pile:
-    n = len(system.values)
-    fit, complexity = system.fit, system.factor.logdet / n
-    shares = system.assembly.by_block(system.values * system.alpha / n)
-    value = fit + complexity + constant
-    return Pile(value, fit, complexity, constant, shares, n, eta, system.rounding)
+def check_given(model: Model, given_physics: bool) -> None:
+    """Raise an `InputError` if a model has not both, data and physics, where one is to be scored given the other."""
+    both = bool(model.data) and bool(model.physics)
+    require(both or not given_physics, "given_physics", given_physics, "False unless there are both, data and physics")
 
 
-def _profiled(system: System) -> Pile:
-    plain = _result(system, math.log(2 * math.pi), system.eta)
+def _solved(model: Model, warn: bool) -> System:
+    system = solve(model)
+    if warn:
+        system.warn_if_imprecise(stacklevel=5)
+    return system
+
+
+def _physics_alone(model: Model) -> Model:
+    alone = copy.copy(model)
+    object.__setattr__(alone, "data", ())
+    return alone
+
+
+def _result(system: System, prior: System | None, constant: float, eta: float) -> Pile:
+    """Return the score of a system, or of its data given the physics whose system is `prior`."""
+    quadratic, logdet, n, rounding = system.quadratic, system.factor.logdet, len(system.values), system.error
+    shares = system.assembly.by_block(system.values * system.alpha)
+    if prior is not None:
+        quadratic, logdet, n = quadratic - prior.quadratic, logdet - prior.factor.logdet, n - len(prior.values)
+        rounding += prior.error
+        for name, share in prior.assembly.by_block(prior.values * prior.alpha).items():
+            shares[name] -= share
+    fit, complexity = quadratic / n, logdet / n
+    shares = {name: share / n for name, share in shares.items()}
+    return Pile(fit + complexity + constant, fit, complexity, constant, shares, n, eta, rounding / n)
+
+
+def _scored(system: System, prior: System | None, profiled: bool) -> Pile:
+    plain = _result(system, prior, math.log(2 * math.pi), system.eta)
+    if not profiled:
+        return plain
     require(plain.fit > 0, "profiled", "values that are all zero", "a value that is not zero, to set the scale")
     complexity = plain.complexity + math.log(plain.fit)
     shares = {name: share / plain.fit for name, share in plain.shares.items()}
@@ -203,9 +269,17 @@ class _Pull:
     def __init__(self, system: System, scale: float) -> None:
         self.system = system
         self.scale = scale
-        self.size = len(system.values)
         self.weights = Weights(system.factor.invert().T, system.alpha, scale)
         self.diagonal = self.weights.matrix.diagonal() - system.alpha**2 / scale
+
+    def all(self, wanted: Sequence[str], known: Mapping[str, list[Path]]) -> dict[str, Any]:
+        """Return the contractions for all names, zero for those that this system does not have."""
+        found = self.temperatures(wanted)
+        found |= self.kernel({name: known[name] for name in wanted if name.startswith("kernel.")})
+        mine = named_paths(self.system.model)
+        rest = [name for name in wanted if name not in found]
+        found |= self.operators({name: mine[name] for name in rest if name in mine})
+        return {name: found.get(name, 0.0) for name in wanted}
 
     def temperatures(self, wanted: Sequence[str]) -> dict[str, Any]:
         """Return the gradient in η and in every γ and ρ: only the diagonal of `G` is needed."""
@@ -213,8 +287,8 @@ class _Pull:
         found: dict[str, Any] = {}
         if "eta" in wanted:
             noise = float(system.noise @ self.diagonal)
-            found["eta"] = (self.size - system.fit * self.size / self.scale - noise) / (self.size * system.eta)
-        parts = np.bincount(system.assembly.block, weights=self.diagonal * system.assembly.spread) / self.size
+            found["eta"] = (len(system.values) - system.quadratic / self.scale - noise) / system.eta
+        parts = np.bincount(system.assembly.block, weights=self.diagonal * system.assembly.spread)
         numbers = (*range(len(model.data)), *range(len(model.physics)))
         for block, i, part in zip(model.blocks, numbers, parts, strict=True):
             shared = TEMPERATURES[block.role]
@@ -231,7 +305,7 @@ class _Pull:
         position = {path: i for i, path in enumerate(kernel_paths(model))}
         leaves = [position[where[0]] for where in paths.values()]
         total = kernel_gradient(model.kernel, leaves, rows, eta, self.weights)
-        return {name: _plain(part / self.size) for name, part in zip(paths, total, strict=True)}
+        return dict(zip(paths, total, strict=True))
 
     def operators(self, paths: Mapping[str, list[Path]]) -> dict[str, Any]:
         """Return the gradient in parameters inside operators, through the coefficients at the nodes."""
@@ -241,7 +315,7 @@ class _Pull:
             leaf = follow(model, where[0])
             moved = [_moved(model, where, unit.reshape(leaf.shape)) for unit in np.eye(leaf.size)]
             total = [coefficient_gradient(model.kernel, each, rows, eta, self.weights) for each in moved]
-            found[name] = _plain(np.reshape(total, leaf.shape) / self.size)
+            found[name] = np.reshape(total, leaf.shape)
         return found
 
 

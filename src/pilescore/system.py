@@ -17,6 +17,10 @@ EIGENVALUES_UP_TO = 3000
 """The size up to which a failed factorisation is explained by the eigenvalues of the matrix."""
 
 
+IMPRECISE = 1e-6
+"""The rounding error of PILE from which on a warning is given."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class System:
     """`C = ηQ + S` of a model, with its factor and `α = C⁻¹ỹ`; vectors are in the order of assembly."""
@@ -27,8 +31,8 @@ class System:
     noise: Float[np.ndarray, " N"]
     factor: Factor
     alpha: Float[np.ndarray, " N"]
-    rounding: float
-    """An estimate of the rounding error of PILE."""
+    error: float
+    """An estimate of the rounding error of `N·PILE`."""
 
     @property
     def rows(self) -> Layout:
@@ -41,19 +45,24 @@ class System:
         return self.assembly.values
 
     @property
-    def fit(self) -> float:
-        """`ỹᵀC⁻¹ỹ / N`."""
-        return float(self.values @ self.alpha) / len(self.alpha)
+    def quadratic(self) -> float:
+        """`ỹᵀC⁻¹ỹ`."""
+        return float(self.values @ self.alpha)
 
-    def warn_if_imprecise(self, threshold: float = 1e-6) -> None:
+    @property
+    def rounding(self) -> float:
+        """An estimate of the rounding error of PILE."""
+        return self.error / len(self.alpha)
+
+    def warn_if_imprecise(self, stacklevel: int = 4) -> None:
         """Warn, naming the blocks involved, if rounding has taken the digits of the score."""
-        if self.rounding > threshold:
+        if self.rounding > IMPRECISE:
             lost = self.assembly.by_block(self.factor.diagonal / self.factor.matrix.diagonal() ** 2)
             warnings.warn(
                 f"rounding leaves PILE uncertain by about {self.rounding:.1e} (condition number about "
                 f"{self.factor.condition():.1e}). {_culprits(lost)} {_remedy(self.model)}",
                 PrecisionWarning,
-                stacklevel=4,
+                stacklevel=stacklevel,
             )
 
 
@@ -68,7 +77,7 @@ def solve(model: Model, eta: float | None = None, noise_factor: float = 1.0) -> 
     except NotFactorableError as failure:
         raise _explained(model, parts, eta, noise, failure) from None
     alpha, rounding = factor.solve_with_rounding(parts.values)
-    return System(model, parts, eta, noise, factor, alpha, rounding / len(alpha))
+    return System(model, parts, eta, noise, factor, alpha, rounding)
 
 
 def _covariance(model: Model, parts: Assembly, eta: float, noise: Float[np.ndarray, " N"]) -> Float[np.ndarray, "N N"]:
