@@ -21,6 +21,7 @@ from .errors import (
     OutsideDomainWarning,
     PilescoreError,
     PrecisionWarning,
+    SaveError,
     SmoothnessError,
 )
 from .fredholm import (
@@ -67,6 +68,7 @@ from .quadrature import (
 )
 from .score import Pile, pile, pile_and_gradient, pile_many
 from .shapes import Annulus, Ball, Disk, Sphere, Triangulation
+from .sweeps import sweep
 
 __version__ = _version("pilescore")
 
@@ -116,6 +118,7 @@ __all__ = [
     "Risk",
     "Rule",
     "Run",
+    "SaveError",
     "Slice",
     "SmoothnessError",
     "Sobol",
@@ -155,4 +158,5 @@ __all__ = [
     "robin",
     "spectral_mixture",
     "stack",
+    "sweep",
 ]

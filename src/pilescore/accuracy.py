@@ -100,32 +100,67 @@ def accuracy(
     >>> errors.data.relative_l2 < 1e-3, errors.physics.relative_l2 < 1e-3
     (True, True)
     """
-    post = model if isinstance(model, Posterior) else posterior(model)
+    wanted = reference(truth, on, operator, operator_truth=operator_truth, scale=scale)
+    return measured(model if isinstance(model, Posterior) else posterior(model), wanted)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reference:
+    """A known solution at the nodes of a rule: what models are measured against."""
+
+    on: Nodes
+    operators: tuple[Operator, ...]
+    """The identity and, if its errors are wanted, `D`."""
+    targets: tuple[Float[np.ndarray, " m"], ...]
+    """Their values of the solution."""
+    scales: tuple[float, ...]
+    """What the squared errors are divided by."""
+
+
+def reference(
+    truth: Callable[[Any], Any], on: Nodes, operator: Operator | None, *, operator_truth: Any, scale: Any
+) -> Reference:
+    """Return a known solution at nodes; the arguments are those of `accuracy`."""
     check_nodes(on, "on")
     require(callable(truth), "truth", truth, "a function of one point")
-    data = _risk(post, identity, as_vector(evaluate(truth, on.points, "truth"), "truth", len(on), "node"), on, None)
+    operators = [identity]
+    targets = [as_vector(evaluate(truth, on.points, "truth"), "truth", len(on), "node")]
+    scales = [_scale(identity, targets[0], on, None)]
     if operator is None:
         require(operator_truth is None, "operator_truth", operator_truth, "nothing without an operator")
-        return Accuracy(data, None)
-    require(isinstance(operator, Operator), "operator", operator, "an operator such as ps.laplacian(box)")
-    exact = operator(truth) if operator_truth is None else operator_truth
-    values = evaluate(exact, on.points, "operator_truth") if callable(exact) else as_array(exact, "operator_truth")
-    target = as_vector(values, "operator_truth", len(on), "node")
-    divisor = None if scale is None else as_positive(scale, "scale")
-    return Accuracy(data, _risk(post, operator, target, on, divisor))
+    else:
+        require(isinstance(operator, Operator), "operator", operator, "an operator such as ps.laplacian(box)")
+        exact = operator(truth) if operator_truth is None else operator_truth
+        values = evaluate(exact, on.points, "operator_truth") if callable(exact) else as_array(exact, "operator_truth")
+        operators.append(operator)
+        targets.append(as_vector(values, "operator_truth", len(on), "node"))
+        scales.append(_scale(operator, targets[1], on, None if scale is None else as_positive(scale, "scale")))
+    return Reference(on, tuple(operators), tuple(targets), tuple(scales))
 
 
-def _risk(post: Posterior, operator: Operator, target: Float[np.ndarray, " m"], on: Nodes, scale: float | None) -> Risk:
+def measured(post: Posterior, wanted: Reference, stretch: float = 1.0) -> Accuracy:
+    """Return the errors of a posterior whose variances are to be multiplied by `stretch`."""
+    parts = zip(wanted.operators, wanted.targets, wanted.scales, strict=True)
+    risks = [_risk(post, operator, target, wanted.on, scale, stretch) for operator, target, scale in parts]
+    return Accuracy(risks[0], risks[1] if len(risks) > 1 else None)
+
+
+def _scale(operator: Operator, target: Float[np.ndarray, " m"], on: Nodes, given: float | None) -> float:
     size = float(on.weights @ target**2)
-    if scale is None and not size > 1e-20 * float(on.weights.sum()):
+    if given is None and not size > 1e-20 * float(on.weights.sum()):
         raise InputError(
             f"scale: {operator} of the true solution is zero, so that a relative error has no meaning: "
             "give the scale to divide by, such as β² ∫ (∂f/∂x)² for convection"
         )
-    divisor = size if scale is None else scale
+    return size if given is None else given
+
+
+def _risk(
+    post: Posterior, operator: Operator, target: Float[np.ndarray, " m"], on: Nodes, scale: float, stretch: float
+) -> Risk:
     error = post.mean(on.points, operator) - target
-    bias = float(on.weights @ error**2) / divisor
-    variance = float(on.weights @ post.variance(on.points, operator)) / divisor
+    bias = float(on.weights @ error**2) / scale
+    variance = stretch * float(on.weights @ post.variance(on.points, operator)) / scale
     largest = float(np.abs(target).max())
     worst = float(np.abs(error).max()) / largest if largest > 0 else float("nan")
-    return Risk(bias + variance, bias, variance, bias**0.5, worst, divisor)
+    return Risk(bias + variance, bias, variance, bias**0.5, worst, scale)

@@ -30,6 +30,14 @@ class NotPositiveDefiniteError(PilescoreError, np.linalg.LinAlgError):
     """A covariance could not be factored; the message names the blocks involved and the remedies."""
 
 
+class SaveError(PilescoreError, OSError):
+    """A dataset could not be written; it is in `dataset`, and what was on disk before is still there."""
+
+    def __init__(self, message: str, dataset: Any = None) -> None:
+        super().__init__(message)
+        self.dataset = dataset
+
+
 class PrecisionWarning(UserWarning):
     """A result was computed, but rounding has taken most of its digits."""
 

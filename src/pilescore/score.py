@@ -110,7 +110,7 @@ def pile(
         system = solve(model, eta=1.0, noise_factor=2 * eta)
         system.warn_if_imprecise(stacklevel=3)
         return _result(system, None, math.log(2 * math.pi * eta), eta)
-    return value(model, profiled, given_physics, warn=True)
+    return value(_solved(model, warn=True), profiled, given_physics, warn=True)
 
 
 def pile_and_gradient(
@@ -148,10 +148,10 @@ def pile_and_gradient(
     return value_and_gradient(model, wanted, profiled, given_physics, warn=True)
 
 
-def value(model: Model, profiled: bool, given_physics: bool, *, warn: bool) -> Pile:
-    """Return PILE of a model, with or without warnings; options have been checked."""
-    system = _solved(model, warn)
-    return _scored(system, _solved(_physics_alone(model), warn) if given_physics else None, profiled)
+def value(system: System, profiled: bool, given_physics: bool, *, warn: bool) -> Pile:
+    """Return PILE of a solved model, with or without warnings; options have been checked."""
+    prior = _solved(_physics_alone(system.model), warn) if given_physics else None
+    return _scored(system, prior, profiled)
 
 
 def value_and_gradient(
@@ -222,7 +222,7 @@ def check_given(model: Model, given_physics: bool) -> None:
 def _solved(model: Model, warn: bool) -> System:
     system = solve(model)
     if warn:
-        system.warn_if_imprecise(stacklevel=5)
+        system.warn_if_imprecise(stacklevel=4)
     return system
 
 
@@ -241,15 +241,26 @@ def _result(system: System, prior: System | None, constant: float, eta: float) -
         rounding += prior.error
         for name, share in prior.assembly.by_block(prior.values * prior.alpha).items():
             shares[name] -= share
+    return from_parts(quadratic, logdet, shares, n, eta, rounding, constant)
+
+
+def from_parts(
+    quadratic: float,
+    logdet: float,
+    shares: Mapping[str, float],
+    n: int,
+    eta: float,
+    rounding: float,
+    constant: float = math.log(2 * math.pi),
+) -> Pile:
+    """Return the score whose `ỹᵀC⁻¹ỹ` (and each block's share of it) and `log det C` are given."""
     fit, complexity = quadratic / n, logdet / n
-    shares = {name: share / n for name, share in shares.items()}
-    return Pile(fit + complexity + constant, fit, complexity, constant, shares, n, eta, rounding / n)
+    parts = {name: share / n for name, share in shares.items()}
+    return Pile(fit + complexity + constant, fit, complexity, constant, parts, n, eta, rounding / n)
 
 
-def _scored(system: System, prior: System | None, profiled: bool) -> Pile:
-    plain = _result(system, prior, math.log(2 * math.pi), system.eta)
-    if not profiled:
-        return plain
+def at_best_scale(plain: Pile) -> Pile:
+    """Return the profiled score that belongs to a plain one."""
     require(plain.fit > 0, "profiled", "values that are all zero", "a value that is not zero, to set the scale")
     complexity = plain.complexity + math.log(plain.fit)
     shares = {name: share / plain.fit for name, share in plain.shares.items()}
@@ -259,8 +270,13 @@ def _scored(system: System, prior: System | None, profiled: bool) -> Pile:
         fit=1.0,
         complexity=complexity,
         shares=shares,
-        eta=system.eta * plain.fit,
+        eta=plain.eta * plain.fit,
     )
+
+
+def _scored(system: System, prior: System | None, profiled: bool) -> Pile:
+    plain = _result(system, prior, math.log(2 * math.pi), system.eta)
+    return at_best_scale(plain) if profiled else plain
 
 
 class _Pull:
