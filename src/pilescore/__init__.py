@@ -12,6 +12,7 @@ _jax.config.update("jax_enable_x64", True)
 
 from .accuracy import Accuracy, Risk, accuracy
 from .calculus import divergence, gradient, laplacian, normal_derivative
+from .choosing import Search, compare, search, search_equations, search_kernels
 from .conditions import cauchy, dirichlet, neumann, periodic, robin
 from .domains import Box, Nodes, Region, Slice, Union, nodes
 from .errors import (
@@ -119,6 +120,7 @@ __all__ = [
     "Rule",
     "Run",
     "SaveError",
+    "Search",
     "Slice",
     "SmoothnessError",
     "Sobol",
@@ -131,6 +133,7 @@ __all__ = [
     "accuracy",
     "calibrated_rho",
     "cauchy",
+    "compare",
     "data_free_landscape",
     "data_free_pile",
     "difference",
@@ -156,6 +159,9 @@ __all__ = [
     "pile_many",
     "posterior",
     "robin",
+    "search",
+    "search_equations",
+    "search_kernels",
     "spectral_mixture",
     "stack",
     "sweep",
