@@ -7,6 +7,7 @@ the covariance, its factor and its inverse in turn.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import functools
 import threading
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 from jaxtyping import Float
-from scipy.linalg import blas, lapack
+from scipy.linalg import blas, cython_lapack, lapack
 from threadpoolctl import ThreadpoolController
 
 from .errors import MemoryLimitError, PilescoreError
@@ -105,7 +106,7 @@ class Factor:
         """Return `C⁻¹` in the lower triangle of the same memory; the factor is gone after it."""
         if len(self.diagonal) <= LARGEST_THREADED:
             with threads(len(self.diagonal)):
-                return checked(lapack.dpotri(self.matrix, lower=1, overwrite_c=1))
+                return checked((self.matrix, _in_place("dpotri", self.matrix)))
         return _panel_inverse(self.matrix)
 
 
@@ -175,14 +176,33 @@ def checked(answer: tuple[Any, int]) -> Any:
     return value
 
 
+@functools.cache
+def _without_lock(name: str) -> Any:
+    """Return a LAPACK routine of SciPy's that runs while other Python threads do; `scipy.linalg.lapack` stops them."""
+    capsule, api = dict(cython_lapack.__pyx_capi__)[name], ctypes.pythonapi
+    api.PyCapsule_GetName.restype, api.PyCapsule_GetName.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    address = api.PyCapsule_GetPointer(capsule, api.PyCapsule_GetName(capsule))
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)(address)
+
+
+def _in_place(name: str, matrix: Float[np.ndarray, "n n"]) -> int:
+    """Apply a routine of `uplo, n, a, lda, info` to the lower triangle of a matrix, and return its `info`."""
+    work = np.asfortranarray(matrix, dtype=np.float64)
+    n, info = ctypes.c_int(len(work)), ctypes.c_int(0)
+    _without_lock(name)(b"L", ctypes.byref(n), work.ctypes.data, ctypes.byref(n), ctypes.byref(info))
+    if work is not matrix:
+        matrix[...] = work
+    return info.value
+
+
 def _potrf(block: Float[np.ndarray, "n n"], first_row: int) -> None:
-    factor, info = lapack.dpotrf(block, lower=1, overwrite_a=1, clean=0)
+    info = _in_place("dpotrf", block)
     if info > 0:
         raise NotFactorableError(first_row + info - 1)
-    if not np.isfinite(factor.diagonal()).all():
-        raise NotFactorableError(first_row + int(np.argmin(np.isfinite(factor.diagonal()))))
-    if not np.shares_memory(factor, block):
-        block[...] = factor
+    if not np.isfinite(block.diagonal()).all():
+        raise NotFactorableError(first_row + int(np.argmin(np.isfinite(block.diagonal()))))
 
 
 def _panel_cholesky(matrix: Float[np.ndarray, "n n"], width: int = PANEL) -> None:

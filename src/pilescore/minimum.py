@@ -26,8 +26,9 @@ from .system import IMPRECISE
 FIRST_STEP = 0.5
 """The length of the first step in the coordinate that moves most: half a nat of a logarithm, or half a range."""
 
-SIDE_BY_SIDE_UP_TO = 1000
-"""Observations up to which starts run side by side with one BLAS thread each; above, LAPACK fills the cores."""
+SIDE_BY_SIDE = range(500, 4000)
+"""Observations with which starts run side by side, one BLAS thread each. With fewer, Python's own work cannot be
+shared among cores; with more, LAPACK fills them."""
 
 Ending = Literal["converged", "stalled", "out of evaluations", "interrupted", "failed"]
 
@@ -134,7 +135,8 @@ def minimize(
         its elements, or are vectors themselves.
     starts
         How many: the model's own values, then scrambled Sobol points within the bounds. Or the starts themselves, as
-        `[{"kernel.bandwidth": 0.3}, …]`; what they leave out is the model's. Small problems run side by side.
+        `[{"kernel.bandwidth": 0.3}, …]`; what they leave out is the model's. They run side by side
+        where that is faster.
     seed
         Of the Sobol points.
     ties
@@ -363,10 +365,9 @@ class _Run:
 
 
 def _side_by_side(search: _Search, points: Iterable[Float[np.ndarray, " p"]]) -> tuple[list[_Run], bool]:
-    """Descend from every start, small problems in threads; the caller's thread waits, so that Ctrl-C reaches it."""
+    """Descend from every start, in threads; the caller's thread waits, so that Ctrl-C reaches it."""
     runs = [_Run(search, point) for point in points]
-    size = search.where.model.size
-    workers = min(cores(), len(runs)) if size <= SIDE_BY_SIDE_UP_TO else 1
+    workers = min(cores(), len(runs)) if search.where.model.size in SIDE_BY_SIDE else 1
     interrupted = False
     with ONE_BLAS_THREAD if workers > 1 else contextlib.nullcontext(), ThreadPoolExecutor(workers) as pool:
         try:
