@@ -681,51 +681,6 @@ def test_profiled_needs_a_value_that_is_not_zero() -> None:
         ps.pile(poisson(), formula="wrong")
 
 
-# ---------------------------------------------------------------- no data at all
-
-
-def bridge(x: Any, y: Any) -> Any:
-    return jnp.minimum(x[0], y[0]) - x[0] * y[0]
-
-
-@pytest.mark.parametrize("c", [0.5, 14.0])
-@pytest.mark.parametrize("which", ["integrated Wiener", "bridge"])
-def test_data_free_pile_tends_to_a_fredholm_determinant(which: str, c: float) -> None:
-    eta = 0.75
-    rho, root = 2 * eta / c, math.sqrt(c)
-    (d,) = ps.partials(LINE)
-    if which == "bridge":
-        kernel: ps.Kernel = ps.FunctionKernel(bridge, smoothness=0)
-        operator, limit = ps.identity, math.log(math.sinh(root) / root)
-    else:
-        kernel, operator, limit = ps.IntegratedWiener(), d, math.log(math.cosh(root))
-    gaps, sizes = [], (40, 80, 160)
-    for m in sizes:
-        nodes = LINE(ps.GaussLegendre(m))
-        score = ps.pile(ps.Model(kernel, physics=ps.impose(operator, 0.0, on=nodes), rho=rho, eta=eta))
-        assert score.fit == 0.0
-        constant = m * math.log(rho / 2) - np.log(nodes.weights).sum() + m * math.log(2 * math.pi)
-        gaps.append(m * score.value - constant - limit)
-    # the kink on the diagonal makes the rule converge as 1/m²
-    assert abs(gaps[-1]) < 1e-3 * max(1.0, c)
-    assert gaps[0] / gaps[1] == pytest.approx(4.0, abs=0.4)
-    assert gaps[1] / gaps[2] == pytest.approx(4.0, abs=0.2)
-    assert (4 * gaps[2] - gaps[1]) / 3 == pytest.approx(0.0, abs=2e-6 * max(1.0, c))
-
-
-def test_the_constant_of_the_data_free_score_vanishes_at_its_temperature() -> None:
-    """`ρ = exp(mean log w)/π` leaves the determinant alone: m·PILE = log det(I + (2η/ρ) W^½ G W^½)."""
-    (d,) = ps.partials(LINE)
-    nodes = LINE(ps.GaussLegendre(12))
-    rho = math.exp(np.log(nodes.weights).mean()) / math.pi
-    model = ps.Model(ps.RBF(0.5), physics=ps.impose(d, 0.0, on=nodes), rho=rho, eta=1.25)
-    delta = nodes.points - nodes.points.T
-    G = (1 / 0.25 - delta**2 / 0.0625) * np.exp(-2 * delta**2)
-    root = np.sqrt(nodes.weights)
-    determinant = np.linalg.slogdet(np.eye(12) + 2.5 / rho * root[:, None] * G * root)[1]
-    assert 12 * ps.pile(model).value == pytest.approx(determinant, rel=1e-11)
-
-
 # ---------------------------------------------------------------- batches and names
 
 

@@ -231,7 +231,7 @@ def data_free_landscape(
     rho: Any = 1.0,
     eta: Any = 1.0,
     *,
-    tolerance: float | int = 1e-6,
+    tolerance: float | int = 1e-3,
     progress: bool | None = None,
 ) -> xr.Dataset:
     """Return the data-free scores of many kernels of one structure, on a grid of hyperparameters.
@@ -244,15 +244,15 @@ def data_free_landscape(
         Values by name, as `{"kernel.theta": np.linspace(0, np.pi, 50), "kernel.s": np.geomspace(0.1, 10, 50)}`; names
         are those of `Model.replace`.
     tolerance
-        As for `data_free_pile`, for the change from a rule with half the nodes on each axis.
+        As for `data_free_pile`, for the change from a rule with half the nodes on each axis: much more than the error.
     progress
         Show a progress bar: by default on a terminal only.
 
     Returns
     -------
     xarray.Dataset
-        `value`, `raw` and `constant` at each point of the grid, `error` (the change from the coarser rule: more
-        than the error of `value`) and `status`: resolved, unresolved, or failed.
+        `value`, `raw` and `constant` at each point of the grid, `error` (the change from the coarser rule) and
+        `status`: resolved, unresolved, or failed.
 
     Examples
     --------
