@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from .errors import InputError, PilescoreError, require
+from .errors import InputError, PilescoreError, SmoothnessError, require
 from .fredholm import DataFreePile
 from .kernels import AnisotropicRBF, FullCovarianceRBF, Kernel, Periodic
-from .minimum import Minimum, minimize
+from .minimum import Minimum, minimize, prepared
 from .model import Model, is_positive, named_paths, require_name
+from .observations import Observation
 from .running import progress_bar
 from .score import Pile, check_given, value
+from .space import space
 from .system import IMPRECISE, solve
 
 Candidate: TypeAlias = Model | Minimum | Pile | DataFreePile
@@ -42,9 +44,10 @@ def compare(
     Returns
     -------
     pandas.DataFrame
-        Indexed by name: `rank`; `pile` and its `difference` from the best, per observation; `nats`, the log evidence
-        that the best has more (3 is clear, 5 is strong); `fit`, `complexity`, `size`; `warnings`. Of data-free
-        scores: `value` in place of `pile`, `error` and `status`.
+        Indexed by name: `rank`, missing where there is no score; `pile` and its `difference` from the best, per
+        observation; `nats`, the log evidence that the best has more (3 is clear, 5 is strong); `penalised`, the same
+        after `½ log n` nats for each hyperparameter that a `Minimum` has `fitted`, by which candidates are ranked;
+        `fit`, `complexity`, `size`; `warnings`. Of data-free scores: `value` in place of `pile`, `error`, `status`.
 
     Examples
     --------
@@ -58,22 +61,18 @@ def compare(
     rough      2  40.4
     """
     require(isinstance(candidates, Mapping) and len(candidates) > 0, "candidates", candidates, "a mapping by name")
-    free = [isinstance(each, DataFreePile) for each in candidates.values()]
-    require(all(free) or not any(free), "candidates", list(candidates), "data-free scores only, or none of them")
-    rows = {}
     for name, each in candidates.items():
         good = isinstance(each, Model | Minimum | Pile | DataFreePile)
         require(good, f"candidates[{name!r}]", each, "a model, or a result of pile, minimize or data_free_pile")
-        rows[name] = _data_free(each) if isinstance(each, DataFreePile) else _row(each, profiled, given_physics)
-    for name, text in _incomparable(candidates, given_physics).items():
-        rows[name]["warnings"] = "; ".join(filter(None, [rows[name]["warnings"], text]))
-    key = "value" if free[0] else "pile"
-    table = pd.DataFrame.from_dict(rows, orient="index").sort_values("energy", kind="stable", na_position="last")
-    table.insert(0, "rank", range(1, len(table) + 1))
-    best = table.iloc[0]
-    table.insert(2, "difference", table[key] - best[key])
-    table.insert(3, "nats", table["energy"] - best["energy"])
-    return table.drop(columns="energy")
+        if isinstance(each, Model):
+            check_given(each, given_physics)
+    free = [isinstance(each, DataFreePile) for each in candidates.values()]
+    require(all(free) or not any(free), "candidates", list(candidates), "data-free scores only, or none of them")
+    rows = {
+        name: _data_free(each) if isinstance(each, DataFreePile) else _row(each, profiled, given_physics)
+        for name, each in candidates.items()
+    }
+    return _ranked(candidates, rows)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,7 +95,7 @@ class Search:
         return str(self.table.index[0])
 
     def __repr__(self) -> str:
-        shown = self.table[["rank", "pile", "nats", "warnings"]]
+        shown = self.table[["rank", "pile", "nats", "penalised", "warnings"]]
         return f"Search(best={self.best_name!r}\n{shown.to_string(float_format=lambda x: f'{x:.4g}', max_colwidth=60)})"
 
 
@@ -123,14 +122,9 @@ def search(models: Mapping[str, Model], over: Mapping[str, Any], **options: Any)
     'smooth'
     """
     require(isinstance(models, Mapping) and len(models) > 0, "models", models, "a mapping of names to models")
-    names: dict[str, set[str]] = {}
     for name, model in models.items():
         require(isinstance(model, Model), f"models[{name!r}]", model, "a ps.Model")
-        names[name] = set(named_paths(model))
-    for name in over:
-        require_name(name.split("[")[0], set().union(*names.values()))
-    chosen = {name: {n: b for n, b in over.items() if n.split("[")[0] in names[name]} for name in models}
-    return _search(models, chosen, options)
+    return _search(models, _own_bounds(models, over), options)
 
 
 def search_kernels(
@@ -165,6 +159,9 @@ def search_kernels(
     ['RBF', 'Matern(2.5)', 'Matern(0.5)']
     """
     require(isinstance(model, Model), "model", model, "a ps.Model")
+    single = isinstance(kernels, Kernel | str) or not isinstance(kernels, Iterable)
+    require(not single, "kernels", kernels, "a list of kernels or of classes of kernels, or a mapping of names to them")
+    require(over is None or isinstance(over, Mapping), "over", over, "a mapping of names to bounds (low, high)")
     points = np.concatenate([block.points for block in model.blocks])
     extent = np.ptp(points, axis=0)
     extent = np.where(extent > 0, extent, 1.0)
@@ -172,24 +169,28 @@ def search_kernels(
     models: dict[str, Model] = {}
     bounds: dict[str, dict[str, Any]] = {}
     failures: dict[str, str] = {}
-    rest = dict(over or {})
-    used: set[str] = set()
+    from_classes: set[str] = set()
     for given, each in pairs:
         kernel = _instance(each, extent)
         name = _free(given or _title(kernel), {*models, *failures})
+        if kernel is not each:
+            from_classes.add(name)
         try:
             models[name] = Model(kernel, model.data, model.physics, model.gamma, model.rho, model.eta)
         except InputError as failure:  # not smooth enough, or of another dimension
             failures[name] = str(failure)
-            continue
-        mine = {n: b for n, b in rest.items() if n.split("[")[0] in named_paths(models[name])}
-        used |= set(mine)
-        bounds[name] = _default_bounds(models[name], extent) | mine
     require(len(models) + len(failures) > 0, "kernels", kernels, "at least one kernel")
     if not models:
-        raise InputError("kernels: none fits the model. " + "; ".join(f"{n}: {t}" for n, t in failures.items()))
-    for name in rest.keys() - used:
-        require_name(name.split("[")[0], sorted(set().union(*(named_paths(each) for each in models.values()))))
+        raise InputError("kernels: none fits the model. " + _listed(failures))
+    given_bounds = _own_bounds(models, over or {})
+    for name, each in models.items():
+        given = given_bounds[name]
+        parts = {_whole(n) for n in given}  # bounds of an element stand for all of its hyperparameter
+        bounds[name] = {n: b for n, b in _default_bounds(each, extent).items() if n not in parts} | given
+        own = {n: b for n, b in bounds[name].items() if n.startswith("kernel.")}
+        if name in from_classes and own:  # the start is ours, the bounds may be the user's
+            where = space(each, own)
+            models[name] = where.at(np.clip(where.read(each), where.low, where.high))
     return _search(models, bounds, options, failures)
 
 
@@ -237,11 +238,32 @@ def search_equations(
     require(
         isinstance(equations, Mapping) and len(equations) > 0, "equations", equations, "a mapping of names to physics"
     )
-    models = {
-        name: Model(model.kernel, model.data, physics, model.gamma, model.rho, model.eta)
-        for name, physics in equations.items()
-    }
-    return search(models, over, given_physics=given_physics, **options)
+    models: dict[str, Model] = {}
+    failures: dict[str, str] = {}
+    for name, physics in equations.items():
+        try:
+            models[name] = Model(model.kernel, model.data, physics, model.gamma, model.rho, model.eta)
+        except SmoothnessError as failure:
+            failures[name] = str(failure)
+    if not models:
+        raise SmoothnessError("equations: the kernel suits none. " + _listed(failures))
+    return _search(models, _own_bounds(models, over), {**options, "given_physics": given_physics}, failures)
+
+
+def _whole(name: Any) -> str:
+    """Return the name of the hyperparameter that a name of `over` belongs to."""
+    require(isinstance(name, str), "over", name, "the names of hyperparameters")
+    return str(name).split("[")[0]
+
+
+def _own_bounds(models: Mapping[str, Model], over: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the bounds that concern each model."""
+    require(isinstance(over, Mapping), "over", over, "a mapping of names to bounds (low, high)")
+    names = {name: named_paths(model) for name, model in models.items()}
+    known = dict.fromkeys(name for each in names.values() for name in each)
+    for name in over:
+        require_name(_whole(name), known)
+    return {model: {n: b for n, b in over.items() if _whole(n) in names[model]} for model in models}
 
 
 def _search(
@@ -253,40 +275,67 @@ def _search(
     known = set(inspect.signature(minimize).parameters) - {"model", "over"}
     for option in options:
         require(option in known, option, options[option], f"options of minimize: {', '.join(sorted(known))}")
+    checked = {option: each for option, each in options.items() if option not in ("hessian", "progress")}
+    for name, model in models.items():  # before any long work
+        require(isinstance(name, str), "candidates", name, "names that are strings")
+        require(len(over[name]) > 0, "over", over[name], f"bounds of at least one hyperparameter of {name!r}")
+        try:
+            prepared(model, over[name], **checked)
+        except InputError as error:
+            raise InputError(f"candidate {name!r}: {error}") from error
     minima: dict[str, Minimum] = {}
     failed = dict(failures or {})
-    shown = options.get("progress")
-    with progress_bar(len(models), "search", shown) as bar:
+    with progress_bar(len(models), "search", options.get("progress")) as bar:
         for name, model in models.items():
-            require(len(over[name]) > 0, "over", over[name], f"bounds of at least one hyperparameter of {name!r}")
             try:
                 minima[name] = minimize(model, over[name], **{**options, "progress": False})
-            except InputError:
-                raise
             except PilescoreError as failure:
                 failed[name] = str(failure)
+            except KeyboardInterrupt:
+                if not minima:
+                    raise
+                break
             bar.update(1)
             if name in minima and minima[name].ending == "interrupted":
-                failed |= {rest: "interrupted" for rest in models if rest not in minima and rest not in failed}
                 break
+    failed |= {name: "interrupted" for name in models if name not in minima and name not in failed}
     if not minima:
-        raise PilescoreError("no candidate could be scored. " + "; ".join(f"{n}: {t}" for n, t in failed.items()))
-    table = compare(minima, given_physics=bool(options.get("given_physics")))
-    for name, text in failed.items():
-        table.loc[name] = dict.fromkeys(table.columns, math.nan) | {"warnings": f"failed: {text}"}
-    table["rank"] = range(1, len(table) + 1)
-    return Search(table, minima, failed)
+        raise PilescoreError("no candidate could be scored. " + _listed(failed))
+    rows = {name: _row(each, False, False) for name, each in minima.items()}
+    rows |= {name: _failed(text) for name, text in failed.items()}
+    return Search(_ranked(minima, rows), minima, failed)
+
+
+def _listed(failures: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {text}" for name, text in failures.items())
+
+
+def _ranked(candidates: Mapping[str, Candidate], rows: dict[str, dict[str, Any]]) -> pd.DataFrame:
+    for name, text in _incomparable(candidates, rows).items():
+        rows[name]["warnings"] = "; ".join(filter(None, [rows[name]["warnings"], text]))
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    charged = table["energy"] + 0.5 * table["fitted"] * np.log(table["size"].astype(float))
+    table = table.assign(charged=charged).sort_values("charged", kind="stable", na_position="last")
+    key = "value" if "value" in table else "pile"
+    table.insert(0, "rank", table["charged"].rank(method="first").astype("Int64"))
+    table.insert(2, "difference", table[key] - table[key].iloc[0])
+    table.insert(3, "nats", table["energy"] - table["energy"].iloc[0])
+    table.insert(4, "penalised", table["charged"] - table["charged"].iloc[0])
+    return table.drop(columns=["energy", "charged"]).astype({"size": "Int64", "fitted": "Int64"})
+
+
+def _failed(text: str, size: float | int = math.nan) -> dict[str, Any]:
+    empty = dict.fromkeys(("pile", "fit", "complexity", "size", "fitted", "warnings", "energy"), math.nan)
+    return empty | {"size": size, "warnings": f"failed: {text}"}
 
 
 def _row(each: Model | Minimum | Pile, profiled: bool, given_physics: bool) -> dict[str, Any]:
     notes: list[str] = []
     if isinstance(each, Model):
-        check_given(each, given_physics)
         try:
             score = value(solve(each), profiled, given_physics, warn=False)
         except PilescoreError as failure:
-            empty = dict.fromkeys(("pile", "fit", "complexity", "size", "energy"), math.nan)
-            return empty | {"warnings": f"failed: {failure}"}
+            return _failed(str(failure), sum(block.size for block in (each.data if given_physics else each.blocks)))
     elif isinstance(each, Minimum):
         score = each.pile
         if not each.converged:
@@ -305,6 +354,7 @@ def _row(each: Model | Minimum | Pile, profiled: bool, given_physics: bool) -> d
         "fit": score.fit,
         "complexity": score.complexity,
         "size": score.size,
+        "fitted": len(each.values) if isinstance(each, Minimum) else 0,
         "warnings": "; ".join(notes),
         "energy": score.free_energy,
     }
@@ -317,29 +367,38 @@ def _data_free(each: DataFreePile) -> dict[str, Any]:
         "error": each.error,
         "status": each.status,
         "size": each.size,
+        "fitted": 0,
         "warnings": found.reason,
         "energy": 0.5 * each.value,
     }
 
 
-def _incomparable(candidates: Mapping[str, Candidate], given_physics: bool) -> dict[str, str]:
+def _incomparable(candidates: Mapping[str, Candidate], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return what keeps candidates from being compared with the first."""
     found: dict[str, str] = {}
     (first_name, first), *others = candidates.items()
     for name, each in others:
-        if isinstance(each, DataFreePile) and isinstance(first, DataFreePile):
-            if (each.rho, each.eta) != (first.rho, first.eta):
-                found[name] = f"other temperatures than {first_name!r}"
-            continue
         a, b = (c.model if isinstance(c, Minimum) else c for c in (first, each))
-        if isinstance(a, Model) and isinstance(b, Model):
-            if not np.array_equal(a.values, b.values):
-                found[name] = f"other observations than {first_name!r}: not comparable"
-            elif not given_physics and [str(x.operator) for x in a.blocks] != [str(x.operator) for x in b.blocks]:
+        if isinstance(a, DataFreePile) and isinstance(b, DataFreePile):
+            if (a.rho, a.eta) != (b.rho, b.eta):
+                found[name] = f"other temperatures than {first_name!r}"
+        elif rows[name]["size"] != rows[first_name]["size"]:
+            found[name] = f"another number of observations than {first_name!r}: not comparable"
+        elif isinstance(a, Model) and isinstance(b, Model):
+            given = rows[name]["size"] < b.size
+            pairs = [(_observed(a.data), _observed(b.data))]
+            pairs += [] if given else [(_observed(a.physics), _observed(b.physics))]
+            if not given and pairs[1][0][0] != pairs[1][1][0]:
                 found[name] = f"other operators than {first_name!r}: compare with given_physics=True"
-        elif isinstance(a, Pile) and isinstance(b, Pile) and a.size != b.size:
-            found[name] = f"other observations than {first_name!r}: not comparable"
+            elif any(one != other for one, other in pairs):
+                found[name] = f"other observations than {first_name!r}: not comparable"
     return found
+
+
+def _observed(blocks: Sequence[Observation]) -> tuple[list[str], list[Any], list[Any]]:
+    """Return the operators, points and values of blocks, however they are cut into blocks."""
+    names = dict.fromkeys(str(block.operator) for block in blocks)
+    return list(names), [p for b in blocks for p in b.points.tolist()], [v for b in blocks for v in b.values.tolist()]
 
 
 def _instance(each: Any, extent: np.ndarray) -> Kernel:

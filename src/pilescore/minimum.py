@@ -63,7 +63,8 @@ class Curvature:
     hessian: Float[np.ndarray, "q q"]
     """`∂²F` in `log v` of positive hyperparameters and, for others, in `v` over the range of its bounds."""
     standard_errors: Mapping[str, float]
-    """Square roots of the diagonal of the inverse Hessian, in the same coordinates; NaN if it is not positive."""
+    """Square roots of the diagonal of the inverse Hessian, in the same coordinates; NaN at a saddle. Flat directions
+    count as wide as the box. Where `η` is profiled, its uncertainty is part of that of temperatures."""
     flat: tuple[Mapping[str, float], ...]
     """Unit directions along which the evidence says next to nothing: one deviation leaves the box of the bounds."""
 
@@ -81,6 +82,7 @@ class Minimum:
     at_bounds: Mapping[str, Literal["lower", "upper"]]
     """Hyperparameters that ended at a bound: the evidence wanted to go further."""
     curvature: Curvature | None
+    """None if all are at a bound, if it was not asked for, or if the score cannot be computed all around."""
     runs: tuple[Run, ...]
     ending: Ending
     reason: str
@@ -167,13 +169,8 @@ def minimize(
     >>> best.ending, 0.05 < (best.values["gamma"] / 2) ** 0.5 < 0.15  # the noise that was added: 0.1
     ('converged', True)
     """
-    require(isinstance(model, Model), "model", model, "a ps.Model")
-    where = space(model, over, ties)
-    require(not (profiled and "eta" in where.targets), "over", "eta", "no bounds on eta where it is profiled")
-    check_given(model, given_physics)
-    small, budget = as_positive(tolerance, "tolerance"), as_count(max_evaluations, "max_evaluations")
-    points = _starts(where, starts, seed)
-    search = _Search(where, profiled, given_physics, small, budget)
+    search, points = prepared(model, over, starts, seed, ties, profiled, given_physics, tolerance, max_evaluations)
+    where = search.where
     with progress_bar(0, "minimize", progress) as bar:
         search.update = bar.update
         runs, interrupted = _side_by_side(search, points)
@@ -219,6 +216,26 @@ def minimize(
         "interrupted: this is the best so far" if interrupted else best.reason,
         search.evaluations,
     )
+
+
+def prepared(
+    model: Model,
+    over: Mapping[str, Any],
+    starts: int | Sequence[Mapping[str, Any]] = 1,
+    seed: int = 0,
+    ties: Ties | None = None,
+    profiled: bool = False,
+    given_physics: bool = False,
+    tolerance: float | int = 1e-8,
+    max_evaluations: int = 200,
+) -> tuple[_Search, list[Float[np.ndarray, " p"]]]:
+    """Return a search and its starts from arguments of `minimize`, which are checked."""
+    require(isinstance(model, Model), "model", model, "a ps.Model")
+    where = space(model, over, ties)
+    require(not (profiled and "eta" in where.targets), "over", "eta", "no bounds on eta where it is profiled")
+    check_given(model, given_physics)
+    small, budget = as_positive(tolerance, "tolerance"), as_count(max_evaluations, "max_evaluations")
+    return _Search(where, profiled, given_physics, small, budget), _starts(where, starts, seed)
 
 
 class _StopError(Exception):
@@ -286,7 +303,8 @@ class _Run:
         self.path.append((self.start, score.value))
         bounds = search.where.bounds
         low, high = np.array(bounds).T
-        step = np.abs(np.clip(self.start - gradient, low, high) - self.start).max()
+        held = np.where(gradient > 0, self.start <= low, self.start >= high)
+        step = np.abs(np.where(held, 0.0, gradient)).max()
         self.first, self.scale = score.value, FIRST_STEP / max(step, FIRST_STEP)
         self.last = (self.start, 0.0, self.scale * gradient)
         known = {self.start.tobytes(): self.last[1:]}
@@ -294,9 +312,10 @@ class _Run:
         def objective(u: Float[np.ndarray, " p"]) -> tuple[float, Float[np.ndarray, " p"]]:
             return known.pop(u.tobytes()) if u.tobytes() in known else self._objective(u)
 
+        flat = 0.1 * math.sqrt(search.tolerance)
         options: Any = {
             "ftol": search.tolerance * self.scale,
-            "gtol": 0.1 * math.sqrt(search.tolerance) * self.scale,
+            "gtol": flat * self.scale,
             "maxfun": 10 * search.budget,
             "maxiter": 10 * search.budget,
         }
@@ -314,10 +333,17 @@ class _Run:
             if not search.halted.is_set():
                 self.ending, self.reason = "out of evaluations", f"{search.budget} evaluations are used up"
             return
-        if end.success:
-            self.ending, self.reason = "converged", str(end.message)
+        if not end.success:
+            rounding = self.best[1].rounding if self.best else math.nan
+            self.ending = "stalled"
+            self.reason = (
+                f"no step lowers PILE further; rounding leaves it uncertain by about {rounding:.1e}, and "
+                f"{self.rejected} trial points could not be scored"
+            )
+        elif "GRADIENT" in end.message:
+            self.ending, self.reason = "converged", f"no slope exceeds {flat:.1e}"
         else:
-            self.ending, self.reason = "stalled", f"no step lowers PILE further ({end.message})"
+            self.ending, self.reason = "converged", f"the last step lowered PILE by less than {search.tolerance:.1e}"
 
     def _evaluate(self, u: Float[np.ndarray, " p"]) -> tuple[Pile, Float[np.ndarray, " p"]]:
         if self.evaluations >= self.search.budget:
@@ -389,6 +415,8 @@ def _starts(where: Space, starts: int | Sequence[Mapping[str, Any]], seed: int) 
         for start in starts:
             require(isinstance(start, Mapping), "starts", start, "mappings of names to values")
         return [where.start(start) for start in starts]
+    counted = isinstance(starts, int | np.integer)
+    require(counted, "starts", starts, "how many, or a list of mappings of names to values")
     count = as_count(starts, "starts")
     return [where.start({}), *where.sobol(count - 1, as_count(seed, "seed", least=0))]
 
@@ -410,31 +438,32 @@ def _curvature(search: _Search, u: Float[np.ndarray, " p"], free: Sequence[str],
     rows = [where.names.index(name) for name in free]
     if not rows:
         return None
-    hessian = np.empty((len(rows), len(rows)))
+    hessian, scale = np.empty((len(rows), len(rows))), np.empty(len(rows))
     for i, row in enumerate(rows):
         step = 1e-3
         for _ in range(4):  # until the step is short beside the deviation that it measures
             unit = np.zeros(len(u))
             unit[row] = step
             try:
-                after, before = (search.evaluate(u + sign * unit)[1] for sign in (1.0, -1.0))
+                after, before = (search.evaluate(u + sign * unit) for sign in (1.0, -1.0))
             except PilescoreError:
                 return None
-            hessian[i] = 0.5 * size * (after - before)[rows] / (2 * step)
+            hessian[i] = 0.5 * size * (after[1] - before[1])[rows] / (2 * step)
+            scale[i] = math.log(after[0].eta / before[0].eta) / (2 * step)  # read where η is profiled
             deviation = 1.0 / math.sqrt(abs(hessian[i, i])) if hessian[i, i] else math.inf
-            if step <= 0.1 * deviation:
+            if step <= 0.01 * deviation:
                 break
-            step = 0.02 * deviation
+            step = 0.005 * deviation
     hessian = 0.5 * (hessian + hessian.T)
     eigenvalues, vectors = np.linalg.eigh(hessian)
-    positive = bool(eigenvalues[0] > 0)
-    variances = np.diag(np.linalg.inv(hessian)) if positive else np.full(len(rows), math.nan)
     low, high = np.array(where.bounds).T
-    width = (high - low)[rows]
-    reach = [float(np.min(width / np.maximum(np.abs(vector), 1e-9))) for vector in vectors.T]
-    flat = [
-        dict(zip(free, vector.tolist(), strict=True))
-        for value, vector, far in zip(eigenvalues, vectors.T, reach, strict=True)
-        if value * far**2 < 1
-    ]
+    least = (np.abs(vectors) / (high - low)[rows, None]).max(axis=0) ** 2  # a deviation from one bound to the other
+    covariance = vectors / np.maximum(eigenvalues, least) @ vectors.T
+    variances = covariance.diagonal()
+    if search.profiled:
+        moved = covariance @ scale
+        variances = variances + where.temperatures[rows] * (2.0 * moved + scale @ moved + 2.0 / size)
+    if np.any(eigenvalues <= -least):
+        variances = np.full(len(rows), math.nan)
+    flat = [dict(zip(free, vector.tolist(), strict=True)) for vector in vectors.T[np.abs(eigenvalues) < least]]
     return Curvature(tuple(free), hessian, dict(zip(free, np.sqrt(variances).tolist(), strict=True)), tuple(flat))

@@ -1,22 +1,34 @@
-"""Datasets on disk that survive being killed: fingerprints, and files that are replaced whole or not at all."""
+"""Tables that survive being killed: fingerprints, and files that are replaced whole or not at all."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import math
 import os
 import shutil
-from collections.abc import Iterable
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import xarray as xr
+from jaxtyping import Float
 
 from .errors import InputError, SaveError, require
+from .kernels import Kernel
 from .model import Model
+
+WRITE_EVERY = 2.0
+"""Seconds between writings, at least; a point that takes longer is written as soon as it is there."""
+
+WRITE_SHARE = 0.05
+"""The part of the time that is spent writing, at most."""
 
 
 def fingerprint(parts: Iterable[Any]) -> str:
@@ -29,61 +41,79 @@ def fingerprint(parts: Iterable[Any]) -> str:
     return digest.hexdigest()[:32]
 
 
+def kernel_values(kernel: Kernel, points: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "2 n"]:
+    """Return a kernel at every point and at every pair of neighbours, to ten digits: functions are known by these."""
+    first = jnp.asarray(points)
+    values = [np.asarray(jax.vmap(kernel)(first, other), dtype=float) for other in (first, jnp.roll(first, 1, axis=0))]
+    return np.array([[f"{value:.9e}" for value in row.tolist()] for row in values], dtype=float)
+
+
 class Record:
     """A dataset in a netCDF file or a zarr directory, written as a whole beside the old one, then put in its place."""
 
     def __init__(self, save: Any) -> None:
-        path = Path(save)
-        require(
-            path.suffix in (".nc", ".zarr"),
-            "save",
-            str(save),
-            "a path that ends in .nc (a file) or .zarr (a directory)",
-        )
+        good = isinstance(save, str | os.PathLike) and Path(save).suffix in (".nc", ".zarr")
+        require(good, "save", save, "a path that ends in .nc (a file) or .zarr (a directory)")
+        path = Path(save).absolute()
         require(path.parent.is_dir(), "save", str(save), f"a path in a directory that is there; {path.parent} is not")
         if path.suffix == ".zarr" and importlib.util.find_spec("zarr") is None:
             raise InputError(
                 "save: a .zarr directory needs the package zarr: pip install 'pilescore[zarr]'; or use .nc"
             )
-        self.path = path
-        self.beside = path.with_name(f".{path.name}.new")
-        self.before = path.with_name(f".{path.name}.old")
-        if self.before.exists() and not path.exists():  # killed between the two renames below
-            os.replace(self.before, path)
+        self.path = path.resolve()  # what a link points to is replaced, not the link
+        self.beside = self.path.with_name(f".{self.path.name}.new")
+        self.before = self.path.with_name(f".{self.path.name}.old")
+        self._restore()
 
     def read(self) -> xr.Dataset | None:
         """Return what is on disk, in memory, or None if there is nothing."""
         if not self.path.exists():
             return None
+        options: dict[str, Any] = {"engine": "scipy"}
+        if self.path.suffix == ".zarr":
+            options = {"engine": "zarr", "consolidated": True}
         try:
-            opened = xr.open_dataset(self.path, engine="scipy" if self.path.suffix == ".nc" else "zarr")
+            with xr.open_dataset(self.path, **options) as opened:
+                found = opened.load()
+            known = "fingerprint" in found.attrs
+            why = "it has no fingerprint"
         except Exception as error:
+            known, why = False, str(error)
+        if not known:
             raise InputError(
-                f"save: {self.path} is there but is not a dataset that pilescore has written ({error}). "
-                "Move it away, or choose another name."
-            ) from error
-        with opened:
-            return opened.load()
+                f"save: {self.path} is there but is not a dataset that pilescore has written, or cannot be read "
+                f"({why}). Nothing was changed; move it away, or choose another name."
+            )
+        return found
 
     def write(self, dataset: xr.Dataset) -> None:
         """Put a dataset in the place of what is on disk; if that fails, what was there is still there."""
+        for name in map(str, dataset.dims):
+            good = "/" not in name and (name.isascii() or self.path.suffix == ".zarr")
+            require(good, "save", name, "names of ASCII letters (in .zarr any letters) without /, as files want them")
         try:
             if self.path.suffix == ".nc":
-                dataset.to_netcdf(self.beside, engine="scipy")
-                with self.beside.open("rb") as written:
-                    os.fsync(written.fileno())
-                os.replace(self.beside, self.path)
+                _write_file(self.beside, dataset.to_netcdf(engine="scipy"))
             else:
                 self._remove(self.beside)
-                dataset.to_zarr(self.beside, mode="w", zarr_format=2, consolidated=True)
+                for name, content in _zarr_files(dataset).items():
+                    (self.beside / name).parent.mkdir(parents=True, exist_ok=True)
+                    _write_file(self.beside / name, content)
                 self._remove(self.before)
                 if self.path.exists():
                     os.replace(self.path, self.before)
-                os.replace(self.beside, self.path)
+            os.replace(self.beside, self.path)
+            if self.path.suffix == ".zarr":
                 self._remove(self.before)
-        except OSError as error:
+        except Exception as error:
+            self._restore()
             self._remove(self.beside)
             raise SaveError(f"could not write {self.path}: {error}", dataset) from error
+
+    def _restore(self) -> None:
+        """Undo the first of the two renames of a directory, after which its writer was stopped."""
+        if self.path.suffix == ".zarr" and self.before.exists() and not self.path.exists():
+            os.replace(self.before, self.path)
 
     @staticmethod
     def _remove(path: Path) -> None:
@@ -91,6 +121,118 @@ class Record:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+class Table:
+    """Results on a grid, by name: point after point is filled in, and what is there is kept on disk."""
+
+    def __init__(self, axes: Mapping[str, np.ndarray], names: Sequence[str], blocks: Sequence[str], mark: str) -> None:
+        for name in {*names, "shares", "status", "reason", "block"} & axes.keys():
+            raise InputError(f"grid: a result is called {name!r} too; give the parameter another name")
+        self.axes = axes
+        self.blocks = np.array(blocks, dtype=object)
+        self.mark = mark
+        shape = tuple(len(column) for column in axes.values())
+        self.arrays = {name: np.full(shape, math.nan) for name in names}
+        self.shares = np.full((*shape, len(blocks)), math.nan)
+        self.status = np.full(shape, "pending", dtype=object)
+        self.reason = np.full(shape, "", dtype=object)
+        self.next_writing = 0.0
+        self.changed = False
+        self.failing = False
+
+    @property
+    def size(self) -> int:
+        """The number of points."""
+        return self.status.size
+
+    @property
+    def done(self) -> int:
+        """The number of points that are not pending."""
+        return int((self.status != "pending").sum())
+
+    def pending(self, where: tuple[int, ...]) -> bool:
+        """Whether a point is still to be scored."""
+        return bool(self.status[where] == "pending")
+
+    def put(self, where: tuple[int, ...], outcome: Mapping[str, Any]) -> None:
+        """Set one point."""
+        for name, array in self.arrays.items():
+            array[where] = outcome.get(name, math.nan)
+        self.shares[where] = outcome.get("shares", math.nan)
+        self.reason[where] = outcome.get("reason", "")
+        self.status[where] = outcome["status"]  # last: it says that the rest is there
+        self.changed = True
+
+    def dataset(self) -> xr.Dataset:
+        """Return what is there."""
+        dims = tuple(self.axes)
+        variables: dict[str, Any] = {name: (dims, array.copy()) for name, array in self.arrays.items()}
+        variables["shares"] = ((*dims, "block"), self.shares.copy())
+        variables["status"] = (dims, self.status.copy())
+        variables["reason"] = (dims, self.reason.copy())
+        return xr.Dataset(variables, {**self.axes, "block": self.blocks}, {"fingerprint": self.mark})
+
+    def resume(self, record: Record) -> None:
+        """Take over what is on disk, and write the table, to see before any work that it can be written."""
+        old = record.read()
+        if old is not None:
+            if old.attrs["fingerprint"] != self.mark:
+                raise InputError(
+                    f"save: {record.path} holds a sweep of another model, grid, seeds, truth or option (fingerprint "
+                    f"{old.attrs['fingerprint']}, here {self.mark}). Nothing was changed; choose another name, or "
+                    "move it away."
+                )
+            for name in self.arrays:
+                self.arrays[name] = old[name].values.astype(float)
+            self.shares = old["shares"].values.astype(float)
+            self.status, self.reason = (old[name].values.astype(object) for name in ("status", "reason"))
+        if self.done < self.size:
+            self._write(record)
+
+    def checkpoint(self, record: Record | None) -> None:
+        """Write if it is time; a failure is a warning as long as the sweep goes on."""
+        if record is None or time.monotonic() < self.next_writing:
+            return
+        try:
+            self._write(record)
+            self.failing = False
+        except SaveError as error:
+            if not self.failing:
+                warnings.warn(f"{error}; the sweep goes on and will try again", UserWarning, stacklevel=3)
+            self.failing = True
+
+    def finish(self, record: Record | None) -> None:
+        """Write what is not yet written; a failure here is an error that carries the dataset."""
+        if record is not None and self.changed:
+            self._write(record)
+
+    def _write(self, record: Record) -> None:
+        start = time.monotonic()
+        try:
+            record.write(self.dataset())
+            self.changed = False
+        finally:
+            now = time.monotonic()
+            self.next_writing = now + max(WRITE_EVERY, (now - start) / WRITE_SHARE)
+
+
+def _write_file(path: Path, content: Any) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _zarr_files(dataset: xr.Dataset) -> dict[str, bytes]:
+    """Return the files of a zarr directory; zarr itself would still be writing some after another has failed."""
+    import zarr
+
+    files: dict[str, Any] = {}
+    texts = {name: array.astype(str) for name, array in dataset.variables.items() if array.dtype == object}
+    store = zarr.storage.MemoryStore(files)
+    dataset.assign(texts).to_zarr(store, mode="w", zarr_format=2, consolidated=True)
+    return {name: content.to_bytes() for name, content in files.items()}
 
 
 def _pieces(part: Any) -> Iterable[bytes]:
@@ -105,15 +247,14 @@ def _pieces(part: Any) -> Iterable[bytes]:
 
 
 def _of_model(model: Model) -> Iterable[bytes]:
-    for part in jax.tree.leaves((model.kernel, model.gamma, model.rho, model.eta), is_leaf=eqx.is_array):
-        yield from _pieces(part if eqx.is_array(part) else getattr(part, "__qualname__", type(part).__name__))
     yield from _pieces(_outline(model.kernel))
+    for part in [*filter(eqx.is_array, jax.tree.leaves(model.kernel)), model.gamma, model.rho, model.eta]:
+        yield from _pieces(part)
     for block, label in zip(model.blocks, model.labels, strict=True):
         yield from _pieces((label, block.role, block.indices))
         for array in (block.points, block.coefficients, block.matrix, block.values, block.weights, block.temperature):
             yield from _pieces(array)
-    some = model.blocks[0].points[:5]  # functions inside a kernel are known by what they give
-    yield from _pieces(np.array([[float(f"{float(model.kernel(x, y)):.10e}") for y in some] for x in some]))
+    yield from _pieces(kernel_values(model.kernel, np.concatenate([block.points for block in model.blocks])))
 
 
 def _outline(node: Any) -> Any:
@@ -122,4 +263,8 @@ def _outline(node: Any) -> Any:
         return (type(node).__name__, *(_outline(getattr(node, name)) for name in node.__dataclass_fields__))
     if isinstance(node, tuple | list):
         return tuple(_outline(each) for each in node)
+    if isinstance(node, dict):
+        return tuple((key, _outline(each)) for key, each in node.items())
+    if eqx.is_array(node) or isinstance(node, np.ndarray):
+        return "array"
     return node if isinstance(node, int | float | str | None) else type(node).__name__

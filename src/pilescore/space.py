@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from jaxtyping import Array, Float
 from scipy.stats import qmc
 
 from .errors import InputError, as_array, require
-from .model import Model, find, follow, is_positive, named_paths
+from .model import Model, find, follow, is_positive, is_temperature, named_paths
 
 Ties = Mapping[str, Callable[[Mapping[str, Any]], Any]]
 
@@ -71,6 +72,12 @@ class Space:
         """The hyperparameter and the element that each name stands for, tied ones too."""
         known = named_paths(self.model)
         return {name: find(self.model, known, name) for name in (*self.names, *self.ties)}
+
+    @property
+    def temperatures(self) -> np.ndarray:
+        """Whether each coordinate is η, γ, ρ or a block's own temperature."""
+        known = named_paths(self.model)
+        return np.array([is_temperature(known[self.targets[name][0]][0]) for name in self.names])
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -134,13 +141,16 @@ class Space:
 
 def space(model: Model, over: Mapping[str, Any], ties: Ties | None = None) -> Space:
     """Return the space of a search, with names and bounds checked."""
-    require(isinstance(over, Mapping) and len(over) > 0, "over", over, "a mapping of names to bounds (low, high)")
+    require(isinstance(over, Mapping) and len(over) > 0, "over", over, "bounds (low, high) for at least one name")
     known = named_paths(model)
     names: list[str] = []
+    targets: set[tuple[str, tuple[int, ...]]] = set()
     lows, highs, logs = [], [], []
     groups: dict[str, tuple[int, ...]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
+    require(ties is None or isinstance(ties, Mapping), "ties", ties, "a mapping of names to functions")
     for name, bounds in over.items():
+        require(isinstance(name, str), "over", name, "the names of hyperparameters")
         base, index = find(model, known, name)
         shape = () if index else np.shape(follow(model, known[base][0]))
         low, high = _bounds(name, bounds, shape)
@@ -148,9 +158,12 @@ def space(model: Model, over: Mapping[str, Any], ties: Ties | None = None) -> Sp
         for element in itertools.product(*map(range, shape)):
             full = f"{name}[{', '.join(map(str, element))}]" if element else name
             a, b = float(low[element]), float(high[element])
-            require(a < b, f"over[{name!r}]", (a, b), "bounds (low, high) with low below high")
+            inside = a < b and math.isfinite(b - a)
+            require(inside, f"over[{name!r}]", (a, b), "bounds (low, high) with low below high")
             require(not positive or a > 0, f"over[{name!r}]", (a, b), "positive bounds: it takes positive values only")
-            require(full not in names, "over", full, "each hyperparameter once")
+            target = (base, index or element)
+            require(target not in targets, "over", full, "each hyperparameter once")
+            targets.add(target)
             groups[name] = (*groups.get(name, ()), len(names))
             names.append(full)
             lows.append(a)
@@ -177,16 +190,19 @@ def _bounds(name: str, given: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, 
 
 
 def _check_ties(found: Space) -> None:
-    searched = {found.targets[name] for name in found.names}
+    taken = [found.targets[name] for name in found.names]
     middle = found.decode(0.5 * found.encode(found.low) + 0.5 * found.encode(found.high))
     for name, function in found.ties.items():
-        base, index = found.targets[name]
-        require(callable(function), f"ties[{name!r}]", function, "a function of the searched values by name")
-        clash = {(base, ()), (base, index)} & searched
-        require(not clash, f"ties[{name!r}]", name, "a hyperparameter that is not searched over itself")
+        argument, (base, index) = f"ties[{name!r}]", found.targets[name]
+        clash = any(base == other and (index == at or not (index and at)) for other, at in taken)
+        require(not clash, argument, name, "a hyperparameter that is neither searched over nor tied already")
+        taken.append((base, index))
+        expected = f"a JAX function of the searched values by name ({', '.join(found.groups)})"
+        require(callable(function), argument, function, expected)
         try:
-            found.at(middle)
-        except KeyError as error:
-            raise InputError(
-                f"ties[{name!r}]: it asks for {error}, which is not searched over ({', '.join(found.groups)})"
-            ) from error
+            value, _ = (part(middle) for part in found._tied[name])
+        except Exception as error:  # whatever is wrong with it
+            problem = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise InputError(f"{argument}: expected {expected}; calling it gave {problem}") from error
+        shape = () if index else np.shape(found.model.parameters[base])
+        require(value.shape == shape, argument, value, f"a function whose value has shape {shape}")

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import dataclasses
 import itertools
-import math
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import equinox as eqx
+import jax
 import numpy as np
 import xarray as xr
+from jaxtyping import Float
 
 from .accuracy import Reference, Risk, measured, reference
 from .domains import Nodes
 from .errors import InputError, NotPositiveDefiniteError, PrecisionWarning, SaveError, as_count, require
 from .families import scores_by_temperature
-from .model import Model, as_grid, find, is_temperature, named_paths
-from .observations import evaluate
-from .operators import Operator
+from .model import Model, as_grid, check_bears, find, is_temperature, named_paths
+from .observations import check_names, check_nodes, evaluate
+from .operators import Operator, identity
 from .posterior import Posterior
 from .quadrature import GaussLegendre
-from .records import Record, fingerprint
+from .records import Record, Table, fingerprint, kernel_values
 from .running import progress_bar
 from .score import Pile, check_given, value
-from .system import IMPRECISE, solve
+from .system import IMPRECISE, System, solve
 
-WRITE_EVERY = 2.0
-"""Seconds between writings, at least; a point that takes longer is written as soon as it is there."""
-
-TERMS = ("pile", "fit", "complexity", "constant", "eta", "rounding")
+TERMS = {"pile": "value", "fit": "fit", "complexity": "complexity", "constant": "constant", "rounding": "rounding"}
+FAILURES = (NotPositiveDefiniteError, InputError)
 RISKS = {"": "value", "_bias": "bias", "_variance": "variance", "_relative_l2": "relative_l2"}
 
 
@@ -65,8 +65,8 @@ def sweep(
         Whole numbers, one for each repetition: given to the function, or, for a model with a known `truth`, used to
         draw its data anew, as `L truth` plus noise of the model's own temperatures.
     truth, on, operator, operator_truth, scale
-        As for `accuracy`. Without `on`, Gauss–Legendre nodes, 30 a side, of the region of the first physics block;
-        without `operator`, that block's operator.
+        As for `accuracy`. Without `on`, Gauss–Legendre nodes, 30 a side, of the region of the equation; without
+        `operator`, its operator. The equation is the physics block with the highest derivatives, the first of such.
     profiled, given_physics
         As for `pile`.
     save
@@ -78,9 +78,9 @@ def sweep(
     Returns
     -------
     xarray.Dataset
-        `pile`, `fit`, `complexity`, `constant`, `eta`, `rounding`, `shares` (by block), `status` (ok, imprecise,
-        failed or pending) and `reason`; with `truth` also `R_data` and `R_phys`, their parts `_bias` and `_variance`,
-        and `_relative_l2`. One dimension for each name, and `seed`.
+        `pile`, `fit`, `complexity`, `constant`, `rounding`, `shares` (by block), `status` (ok, imprecise, failed or
+        pending) and `reason`; if profiled, the best scale `eta_hat`; with `truth` also `R_data` and `R_phys`, their
+        parts `_bias` and `_variance`, and `_relative_l2`. One dimension for each name, and `seed`.
 
     Examples
     --------
@@ -99,165 +99,174 @@ def sweep(
     axes = as_grid(models[0], grid)
     wanted = _reference(models[0], truth, on, operator, operator_truth, scale)
     record = None if save is None else Record(save)
-    measures = [] if wanted is None else [*wanted.targets, *wanted.scales, wanted.on.points, wanted.on.weights]
-    mark = fingerprint([*models, *axes.items(), numbers, *measures, profiled, given_physics])
-    table = _Table(axes, numbers, models[0].labels, wanted, {"fingerprint": mark})
+    groups = _alike(models)
+    mark = fingerprint(_parts(models, groups, axes, numbers, wanted, profiled, given_physics))
+    repeated = {} if numbers is None else {"seed": np.array(numbers, dtype=np.int32)}
+    table = Table({**axes, **repeated}, _columns(wanted, profiled), models[0].labels, mark)
     if record is not None:
         table.resume(record)
+    interrupted = False
     try:
         with progress_bar(table.size, "sweep", progress, initial=table.done) as bar:
-            for where, outcome in _outcomes(models, axes, table, wanted, profiled, given_physics):
+            for where, outcome in _outcomes(models, groups, axes, table, wanted, profiled, given_physics):
                 table.put(where, outcome)
                 bar.update(1)
                 table.checkpoint(record)
     except KeyboardInterrupt:
+        interrupted = True
+    except Exception:
+        with contextlib.suppress(SaveError):
+            table.finish(record)
+        raise
+    table.finish(record)
+    if interrupted:
         left = table.size - table.done
         warnings.warn(f"interrupted: {left} of {table.size} points are pending", UserWarning, stacklevel=2)
-    table.finish(record)
     return table.dataset()
 
 
-class _Table:
-    """The arrays of a sweep, by name, and how they are kept on disk."""
+def _columns(wanted: Reference | None, profiled: bool) -> list[str]:
+    kinds = [] if wanted is None else ["data", "phys"][: len(wanted.operators)]
+    return [*TERMS, *(["eta_hat"] if profiled else []), *(f"R_{kind}{part}" for kind in kinds for part in RISKS)]
 
-    def __init__(
-        self,
-        axes: Mapping[str, np.ndarray],
-        seeds: tuple[int, ...] | None,
-        blocks: tuple[str, ...],
-        wanted: Reference | None,
-        attributes: Mapping[str, Any],
-    ) -> None:
-        self.coordinates: dict[str, Any] = dict(axes) | ({} if seeds is None else {"seed": np.array(seeds)})
-        self.shape = tuple(len(column) for column in self.coordinates.values())
-        self.blocks = np.array(blocks)
-        self.attributes = dict(attributes)
-        names = list(TERMS)
-        if wanted is not None:
-            names += [f"R_{kind}{part}" for kind in ("data", "phys")[: len(wanted.operators)] for part in RISKS]
-        self.arrays = {name: np.full(self.shape, math.nan) for name in names}
-        self.shares = np.full((*self.shape, len(blocks)), math.nan)
-        self.status = np.full(self.shape, "pending", dtype=object)
-        self.reason = np.full(self.shape, "", dtype=object)
-        self.written = 0.0
-        self.unsaved = False
 
-    @property
-    def size(self) -> int:
-        """The number of points."""
-        return self.status.size
-
-    @property
-    def done(self) -> int:
-        """The number of points that are not pending."""
-        return int((self.status != "pending").sum())
-
-    def put(self, where: tuple[int, ...], outcome: Mapping[str, Any]) -> None:
-        """Set one point."""
-        for name, entry in outcome.items():
-            if name in self.arrays:
-                self.arrays[name][where] = entry
-        self.shares[where] = outcome.get("shares", math.nan)
-        self.reason[where] = outcome.get("reason", "")
-        self.status[where] = outcome["status"]
-
-    def dataset(self) -> xr.Dataset:
-        """Return what is there."""
-        dims = tuple(self.coordinates)
-        variables: dict[str, Any] = {name: (dims, array.copy()) for name, array in self.arrays.items()}
-        variables["shares"] = ((*dims, "block"), self.shares.copy())
-        variables["status"] = (dims, self.status.astype(str))
-        variables["reason"] = (dims, self.reason.astype(str))
-        return xr.Dataset(variables, self.coordinates | {"block": self.blocks}, self.attributes)
-
-    def resume(self, record: Record) -> None:
-        """Take over what is on disk; where there is nothing, write the empty table, to see that it can be written."""
-        old = record.read()
-        if old is None:
-            record.write(self.dataset())
-            return
-        if old.attrs.get("fingerprint") != self.attributes["fingerprint"]:
-            raise InputError(
-                f"save: {record.path} holds a sweep of another model, grid, seeds, truth or option (fingerprint "
-                f"{old.attrs.get('fingerprint')}, here {self.attributes['fingerprint']}). Nothing was changed; choose "
-                "another name, or move it away."
-            )
-        for name in self.arrays:
-            self.arrays[name] = old[name].values.astype(float)
-        self.shares = old["shares"].values.astype(float)
-        self.status, self.reason = (old[name].values.astype(str).astype(object) for name in ("status", "reason"))
-
-    def checkpoint(self, record: Record | None) -> None:
-        """Write if it is time; a failure is a warning as long as the sweep goes on."""
-        if record is None or time.monotonic() - self.written < WRITE_EVERY:
-            return
-        try:
-            record.write(self.dataset())
-            self.unsaved = False
-        except SaveError as error:
-            if not self.unsaved:
-                warnings.warn(f"{error}; the sweep goes on and will try again", UserWarning, stacklevel=3)
-            self.unsaved = True
-        self.written = time.monotonic()
-
-    def finish(self, record: Record | None) -> None:
-        """Write everything; a failure here is an error that carries the dataset."""
-        if record is not None:
-            record.write(self.dataset())
+def _parts(
+    models: list[Model],
+    groups: list[list[int]],
+    axes: Mapping[str, np.ndarray],
+    seeds: tuple[int, ...] | None,
+    wanted: Reference | None,
+    profiled: bool,
+    given_physics: bool,
+) -> Iterator[Any]:
+    """Give all that a sweep depends on."""
+    yield from (seeds, profiled, given_physics)
+    for group in groups:
+        yield from (group, models[group[0]], *(models[s].values for s in group))
+    for name, column in axes.items():
+        yield from (name, column)
+    if wanted is not None:
+        points = wanted.on.points
+        yield from (points, wanted.on.weights, *wanted.scales, *wanted.targets)
+        for operator in wanted.operators:
+            yield from (operator.indices(points.shape[1]), operator.coefficients(points))
+        yield from (kernel_values(models[group[0]].kernel, points) for group in groups)
 
 
 def _outcomes(
     models: list[Model],
+    groups: list[list[int]],
     axes: Mapping[str, np.ndarray],
-    table: _Table,
+    table: Table,
     wanted: Reference | None,
     profiled: bool,
     given_physics: bool,
 ) -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]:
-    """Score the points that are pending, those of one kernel together."""
+    """Score the points that are pending: those of one kernel together, and those of seeds that differ in values."""
     known = named_paths(models[0])
     temperatures = [name for name in axes if is_temperature(known[find(models[0], known, name)[0]][0])]
     others = [name for name in axes if name not in temperatures]
     reducible = bool(temperatures) and wanted is None and not given_physics
-    several = "seed" in table.coordinates
-    for s, base in enumerate(models):
-        for outer in itertools.product(*(range(len(axes[name])) for name in others)):
-            chosen = dict(zip(others, outer, strict=True))
-            local = base.replace({name: axes[name][i] for name, i in chosen.items()})
-            points = []
-            for inner in itertools.product(*(range(len(axes[name])) for name in temperatures)):
-                position = chosen | dict(zip(temperatures, inner, strict=True))
-                where = (*(position[name] for name in axes), *((s,) if several else ()))
-                points.append((where, {name: float(axes[name][position[name]]) for name in temperatures}))
-            if all(table.status[where] != "pending" for where, _ in points):
+    several = "seed" in table.axes
+
+    def position(chosen: Mapping[str, int], seed: int) -> tuple[int, ...]:
+        return (*(chosen[name] for name in axes), *((seed,) if several else ()))
+
+    for group in groups:
+        for outer in _indices(axes, others):
+            places = [outer | inner for inner in _indices(axes, temperatures)]
+            if not any(table.pending(position(place, s)) for place in places for s in group):
                 continue
-            values = [point for _, point in points]
-            ready = scores_by_temperature(local, values, profiled) if reducible else [None] * len(points)
-            for (where, point), score in zip(points, ready, strict=True):
-                if table.status[where] == "pending":
-                    yield where, _outcome(local.replace(point), score, wanted, profiled, given_physics)
+            fixed = {name: axes[name][i] for name, i in outer.items()}
+            local = {s: models[s].replace(fixed) for s in group}
+            points = [{name: float(axes[name][place[name]]) for name in temperatures} for place in places]
+            scores: Iterable[tuple[int, Pile | None]] = ((k, None) for k in range(len(points)))
+            if reducible and len(group) == 1:
+                left = [table.pending(position(place, group[0])) for place in places]
+                scores = scores_by_temperature(local[group[0]], points, profiled, left)
+            for k, score in scores:
+                if score is not None:
+                    yield position(places[k], group[0]), _scored(score)
+                    continue
+                todo = [s for s in group if table.pending(position(places[k], s))]
+                if todo:
+                    solved = _solved([local[s].replace(points[k]) for s in todo], wanted, profiled, given_physics)
+                    yield from zip((position(places[k], s) for s in todo), solved, strict=True)
 
 
-def _outcome(
-    model: Model, score: Pile | None, wanted: Reference | None, profiled: bool, given_physics: bool
-) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _indices(axes: Mapping[str, np.ndarray], names: list[str]) -> Iterator[dict[str, int]]:
+    for chosen in itertools.product(*(range(len(axes[name])) for name in names)):
+        yield dict(zip(names, chosen, strict=True))
+
+
+def _alike(models: list[Model]) -> list[list[int]]:
+    """Return the numbers of the models in groups that have the same covariance: they differ in their values only."""
+    groups: dict[Any, list[int]] = {}
+    for s, model in enumerate(models):
+        leaves, form = jax.tree.flatten(model.kernel)
+        arrays = [leaf for leaf in leaves if eqx.is_array(leaf)]
+        functions = tuple(id(leaf) for leaf in leaves if not eqx.is_array(leaf))
+        parts: list[Any] = [*arrays, model.gamma, model.rho, model.eta, model.labels]
+        for block in model.blocks:
+            parts += [block.role, block.indices, block.points, block.coefficients, block.matrix, block.weights]
+            parts += [block.temperature]
+        groups.setdefault((form, functions, fingerprint(parts)), []).append(s)
+    return list(groups.values())
+
+
+def _solved(
+    models: list[Model], wanted: Reference | None, profiled: bool, given_physics: bool
+) -> Iterator[dict[str, Any]]:
+    """Score models that differ in their values only, by one factorisation."""
     try:
-        if score is None:
-            system = solve(model)
+        first = solve(models[0])
+    except FAILURES as failure:
+        yield from ({"status": "failed", "reason": str(failure)} for _ in models)
+        return
+    variances: dict[int, np.ndarray] = {}
+    for model in models:
+        try:
+            system = _with_values(first, model)
             score = value(system, profiled, given_physics, warn=False)
+            found = _scored(score)
             if wanted is not None:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", PrecisionWarning)  # said by the status
-                    errors = measured(Posterior(system), wanted, score.eta / system.eta)
+                    errors = measured(_Repeated(system, variances), wanted, score.eta / system.eta)
                 found |= _risks("data", errors.data) | _risks("phys", errors.physics)
-    except (NotPositiveDefiniteError, InputError) as failure:
-        return {"status": "failed", "reason": str(failure)}
-    found |= {name: getattr(score, "value" if name == "pile" else name) for name in TERMS}
-    found["shares"] = list(score.shares.values())
-    found["status"], found["reason"] = "ok", ""
+        except FAILURES as failure:
+            found = {"status": "failed", "reason": str(failure)}
+        yield found
+
+
+def _with_values(system: System, model: Model) -> System:
+    """Return the system of a model that differs from that of another in its values only."""
+    if model is system.model:
+        return system
+    values = model.values[system.rows.order]
+    alpha, error = system.factor.solve_with_rounding(values)
+    parts = dataclasses.replace(system.assembly, values=values)
+    return dataclasses.replace(system, model=model, assembly=parts, alpha=alpha, error=error)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class _Repeated(Posterior):
+    """A posterior whose variances at the nodes are those of other values too, and are computed once."""
+
+    variances: dict[int, np.ndarray]
+
+    def variance(self, points: Any, operator: Operator = identity) -> Float[np.ndarray, " n"]:
+        """Return the posterior variance of `A f`."""
+        if id(operator) not in self.variances:
+            self.variances[id(operator)] = super().variance(points, operator)
+        return self.variances[id(operator)]
+
+
+def _scored(score: Pile) -> dict[str, Any]:
+    found = {name: getattr(score, term) for name, term in TERMS.items()}
+    found |= {"eta_hat": score.eta, "shares": list(score.shares.values()), "status": "ok"}
     if score.rounding > IMPRECISE:
-        found["status"], found["reason"] = "imprecise", f"rounding leaves PILE uncertain by {score.rounding:.1e}"
+        found |= {"status": "imprecise", "reason": f"rounding leaves PILE uncertain by {score.rounding:.1e}"}
     return found
 
 
@@ -269,6 +278,7 @@ def _seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     require(isinstance(seeds, Iterable), "seeds", seeds, "whole numbers, as range(10)")
     numbers = tuple(as_count(seed, "seeds", least=0) for seed in seeds)
     require(len(numbers) > 0 and len(set(numbers)) == len(numbers), "seeds", numbers, "at least one, each once")
+    require(max(numbers) < 2**31, "seeds", max(numbers), "numbers below 2³¹, which every format can hold")
     return numbers
 
 
@@ -278,7 +288,7 @@ def _models(model: Any, seeds: tuple[int, ...] | None, truth: Callable[[Any], An
             return [model]
         expected = "a truth to draw data from, or a function from a seed to a model"
         require(truth is not None and len(model.data) > 0, "seeds", "a model whose data are given", expected)
-        return [_redrawn(model, truth, seed) for seed in seeds]
+        return _redrawn(model, truth, seeds)
     require(callable(model), "model", model, "a ps.Model, or a function from a seed to one")
     require(seeds is not None, "seeds", seeds, "seeds to give to the function")
     models = [model(seed) for seed in seeds or ()]
@@ -289,19 +299,20 @@ def _models(model: Any, seeds: tuple[int, ...] | None, truth: Callable[[Any], An
     return models
 
 
-def _redrawn(model: Model, truth: Any, seed: int) -> Model:
-    """Return the model with data drawn anew: the operator of the truth plus noise."""
-    rng = np.random.default_rng(seed)
-    blocks = []
+def _redrawn(model: Model, truth: Any, seeds: tuple[int, ...]) -> list[Model]:
+    """Return the model with data drawn anew for each seed: the operator of the truth plus noise."""
+    exact = []
     for block, temperature in zip(model.data, model.temperatures, strict=False):
-        exact = np.asarray(evaluate(block.operator(truth), block.points, "truth"))
-        exact = exact if block.matrix is None else block.matrix @ exact
-        values = exact + np.sqrt(0.5 * temperature / block.weights) * rng.standard_normal(len(exact))
-        values.flags.writeable = False
-        blocks.append(eqx.tree_at(lambda b: b.values, block, values))
-    drawn = copy.copy(model)
-    object.__setattr__(drawn, "data", tuple(blocks))
-    return drawn
+        values = np.asarray(evaluate(block.operator(truth), block.points, "truth"))
+        exact.append((values if block.matrix is None else block.matrix @ values, 0.5 * temperature / block.weights))
+    models = []
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        drawn = [mean + np.sqrt(variance) * rng.standard_normal(len(mean)) for mean, variance in exact]
+        models.append(copy.copy(model))
+        blocks = [eqx.tree_at(lambda b: b.values, *pair) for pair in zip(model.data, drawn, strict=True)]
+        object.__setattr__(models[-1], "data", tuple(blocks))
+    return models
 
 
 def _reference(
@@ -311,14 +322,20 @@ def _reference(
         for name, given in (("on", on), ("operator", operator), ("scale", scale), ("operator_truth", operator_truth)):
             require(given is None, name, given, "nothing without a truth")
         return None
-    first = model.physics[0] if model.physics else None
+    equation = max(model.physics, key=lambda block: (block.region is not None, block.operator.order), default=None)
     if on is None:
-        region = None if first is None else first.region
-        require(
-            region is not None, "on", on, "nodes to integrate the errors on: physics has no region to take them from"
-        )
+        region = None if equation is None else equation.region
+        expected = "nodes to integrate the errors on: physics has no region to take them from"
+        require(region is not None, "on", on, expected)
         assert region is not None
         on = region(GaussLegendre(30))
-    if operator is None and first is not None:
-        operator = first.operator
+    if operator is None and equation is not None:
+        operator = equation.operator
+    check_nodes(on, "on")
+    dimension = model.blocks[0].dimension
+    require(on.points.shape[1] == dimension, "on", on.points, f"nodes with {dimension} coordinates")
+    model.kernel.check_points(on.points)
+    if isinstance(operator, Operator):
+        check_names(operator, model.names, "operator")
+        check_bears(model.kernel, operator.indices(dimension), f"the operator {operator}")
     return reference(truth, on, operator, operator_truth=operator_truth, scale=scale)
