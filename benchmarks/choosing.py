@@ -95,8 +95,8 @@ def side_by_side(side: int) -> float:
     over = {"kernel.bandwidth": (0.1, 2.0), "gamma": (1e-4, 10.0), "rho": (1e-6, 10.0)}
     starts = [{"kernel.bandwidth": h} for h in (0.2, 0.4, 0.7, 1.2)]
 
-    def run(some: list[dict[str, float]]) -> None:
-        ps.minimize(model, over, starts=some, max_evaluations=10, hessian=False, progress=False)
+    def run(some: list[dict[str, float]]) -> ps.Minimum:
+        return ps.minimize(model, over, starts=some, max_evaluations=10, hessian=False, progress=False)
 
     return ratio(lambda: run(starts), lambda: [run([start]) for start in starts])
 

@@ -88,11 +88,12 @@ def test_a_score_does_not_depend_on_which_others_are_wanted(monkeypatch):
     every = dict(scores_by_temperature(model(), values, False, [True] * 24))
     assert sorted(every) == list(range(24))
     assert None not in every.values()
-    reductions = []
-    original = families.pencil
+    reductions, batches = [], []
+    original, piles = families.pencil, families._piles
     monkeypatch.setattr(families, "pencil", lambda *given: reductions.append(0) or original(*given))
+    monkeypatch.setattr(families, "_piles", lambda *given: batches.append(0) or piles(*given))
     some = dict(scores_by_temperature(model(), values, False, [i in (3, 20) for i in range(24)]))
-    assert len(reductions) == 2  # both are of other families: η scales the wall's level
+    assert len(reductions) == len(batches) == 2  # both are of other families: η scales the wall's level
     assert some == {3: every[3], 20: every[20]}
     assert dict(scores_by_temperature(model(), values, False, [False] * 24)) == {}
     assert len(reductions) == 2

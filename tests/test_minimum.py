@@ -93,7 +93,6 @@ def test_profiled_is_a_search_over_eta_too(given_physics):
 
 
 def test_hessian_is_that_of_differences():
-    """Logarithms of positive hyperparameters, a coefficient of the operator in units of its range."""
     over = {"rate": (-2.0, 8.0), "kernel.bandwidth": (0.1, 10.0), "data.1.gamma": (1e-6, 1.0), "gamma": (1e-6, 1.0)}
     best = ps.minimize(decay(), over, tolerance=1e-13)
     slope = np.array([10.0, *list(best.values.values())[1:]])
@@ -164,7 +163,7 @@ def test_ties_are_a_substitution():
     for u in (np.array(at), np.array([0.4, -3.0])):
         differences = [(substituted(u + d) - substituted(u - d)) / 2e-5 for d in 1e-5 * np.eye(2)]
         slope = minimum.prepared(decay(), over, ties=ties)[0].evaluate(u)[1]
-        assert slope == pytest.approx(differences, rel=1e-6, abs=1e-9)
+        assert slope == pytest.approx(differences, rel=1e-6, abs=1e-8)
         assert (np.abs(slope).max() < 1e-6) == (u[0] == at[0])
 
 
@@ -207,10 +206,8 @@ def test_budgets_tolerances_paths_and_progress(capfd):
     assert [run.end for run in again.runs] == [run.end for run in best.runs]
     assert [a.start == b.start for a, b in zip(best.runs, other.runs, strict=True)] == [True, False, False]
     below = ps.minimize(sine(), OVER, tolerance=1e-300, max_evaluations=500)  # below all rounding
-    assert below.ending in ("converged", "stalled")
-    assert below.pile.value == pytest.approx(best.pile.value, abs=1e-9)
     coarse = ps.minimize(sine(), OVER, tolerance=1e3, progress=True)
-    assert coarse.runs[0].evaluations <= 2
+    assert [below.pile.value, coarse.runs[0].evaluations] == pytest.approx([best.pile.value, 2], abs=1e-9)
     assert f"minimize: {coarse.evaluations}it" in capfd.readouterr().err
     assert f"gamma = {best.values['gamma']:.6g} ± {best.standard_errors['gamma']:.2g}\n" in repr(best)
     for frozen, name in ((best, "model"), (best.runs[0], "pile"), (best.curvature, "hessian")):
@@ -266,7 +263,7 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch):
 @pytest.mark.usefixtures("as_a_user")
 def test_bad_input_is_refused_before_anything_is_scored(monkeypatch):
     monkeypatch.setattr(minimum, "value_and_gradient", None)
-    shapes, gamma = ps.Model(ps.RBF([0.5, 0.5]), ps.observe(ps.identity, Y, at=RNG.uniform(size=(16, 2)))), (1e-4, 1.0)
+    model, gamma = ps.Model(ps.RBF([0.5, 0.5]), ps.observe(ps.identity, Y, at=RNG.uniform(size=(16, 2)))), (1e-4, 1.0)
     bounds = {"low below high; got (": [(1.0, 0.1), (0.1, 0.1)], "finite": [0.1, (1, 2, 3), (math.nan, 1.0)]}
     bounds |= {"positive bounds": [(0.0, 1.0)], "shape ()": [([0.1, 0.2], 1.0)], "a float": [("a", "b")]}
     options = {"starts": [1.5, 0, [], [{"gamma": 2.0}], [{"eta": 2.0}], ["gamma"]], "tolerance": [0.0], "seed": [-1]}
@@ -283,8 +280,11 @@ def test_bad_input_is_refused_before_anything_is_scored(monkeypatch):
     for text, over, given in cases:
         with refused(*text.split(" | ")):
             ps.minimize(sine(), over, **given)
-    for other in ("kernel.bandwidth", "kernel.bandwidth[ 0]"):
-        with refused("over", "once", "kernel.bandwidth["):
-            ps.minimize(shapes, {"kernel.bandwidth[0]": (0.1, 2.0), other: (0.1, 2.0)})
-    with refused("ties['kernel.bandwidth']", "neither searched over nor tied"):
-        ps.minimize(shapes, {"kernel.bandwidth[0]": (0.1, 2.0)}, ties={"kernel.bandwidth": lambda p: jnp.ones(2)})
+    for text, other in (
+        ("once", {"kernel.bandwidth": gamma}),
+        ("once", {"kernel.bandwidth[ 0]": gamma}),
+        ("neither", {}),
+    ):
+        with refused("kernel.bandwidth", text):
+            tie = {} if other else {"kernel.bandwidth": lambda p: jnp.ones(2)}
+            ps.minimize(model, {"kernel.bandwidth[0]": gamma, **other}, ties=tie)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,6 +95,9 @@ def test_killed_and_interrupted_processes_continue(name, tmp_path, monkeypatch):
 
 def test_a_directory_whose_writer_was_stopped_between_its_renames_is_found(tmp_path):
     found = sweep(model(), {"gamma": [0.1]}, save=tmp_path / "a.zarr")
+    shutil.copytree(tmp_path / "a.zarr", tmp_path / ".a.zarr.old")
+    xr.testing.assert_identical(sweep(model(), {"gamma": [0.1]}, save=tmp_path / "a.zarr"), found)
+    assert os.listdir(tmp_path) == ["a.zarr"]
     os.replace(tmp_path / "a.zarr", tmp_path / ".a.zarr.old")
     xr.testing.assert_identical(sweep(model(), {"gamma": [0.1]}, save=tmp_path / "a.zarr"), found)
     assert os.listdir(tmp_path) == ["a.zarr"]
@@ -218,6 +222,7 @@ def test_other_options_are_told_apart():
         mark(name="rho"),
         mark(seeds=(1, 3)),
         mark(seeds=(2, 1)),
+        mark(lambda seed: seeded(min(seed, 1))),
         mark(truth=lambda p: truth(p) + 1e-15),
         mark(on=NODES),
         mark(operator=2 * DX),

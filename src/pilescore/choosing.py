@@ -354,7 +354,7 @@ def _row(each: Model | Minimum | Pile, profiled: bool, given_physics: bool) -> d
         "fit": score.fit,
         "complexity": score.complexity,
         "size": score.size,
-        "fitted": len(each.values) if isinstance(each, Minimum) else 0,
+        "fitted": len(each.values) + each.profiled if isinstance(each, Minimum) else 0,
         "warnings": "; ".join(notes),
         "energy": score.free_energy,
     }

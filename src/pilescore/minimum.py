@@ -88,6 +88,8 @@ class Minimum:
     reason: str
     evaluations: int
     """Scores with gradients that were computed in all, those of the Hessian included."""
+    profiled: bool
+    """Whether η was found too, in closed form."""
 
     @property
     def converged(self) -> bool:
@@ -215,6 +217,7 @@ def minimize(
         "interrupted" if interrupted else best.ending,
         "interrupted: this is the best so far" if interrupted else best.reason,
         search.evaluations,
+        search.profiled,
     )
 
 

@@ -156,7 +156,7 @@ class Observation(eqx.Module):
     @property
     def coefficients(self) -> Float[np.ndarray | Array, "terms q"]:
         """The operator's coefficients at the points."""
-        return self.operator.coefficients(self.points) if self.table is None else self.table
+        return _compiled_coefficients(self.operator, self.points) if self.table is None else self.table
 
     def __repr__(self) -> str:
         verb = "observe" if self.role == "data" else "impose"
@@ -166,6 +166,12 @@ class Observation(eqx.Module):
             many = "functional" if self.size == 1 else "functionals"
             return f"{verb}({self.size} {many} of {self.operator} at {count} points{label})"
         return f"{verb}({self.operator} at {count} {'point' if count == 1 else 'points'}{label})"
+
+
+@eqx.filter_jit
+def _compiled_coefficients(operator: Operator, points: Any) -> Any:
+    """Return coefficients with parameters in them, which are asked for again and again with other values."""
+    return operator.coefficients(points)
 
 
 def observe(
@@ -309,15 +315,16 @@ def _observation(
     require(len(operator.terms) > 0, "operator", operator, "an operator that is not zero")
     if temperature is not None:
         as_positive(temperature, "gamma" if role == "data" else "rho")
-    table = None if operator.has_parameters else np.array(operator.coefficients(points))
-    if table is not None and not np.isfinite(table).all():
+    table = np.array(operator.coefficients(points))
+    if not np.isfinite(table).all():
         bad = points[np.flatnonzero(~np.isfinite(table).all(axis=0))[0]]
         raise InputError(f"operator {operator}: a coefficient is NaN or infinite at the point {bad}")
     for array in (points, matrix, values, weights, table):
         if array is not None:
             array.flags.writeable = False  # a block is immutable, and what is computed from it is remembered
     scalar = None if temperature is None else jnp.asarray(float(temperature))
-    return Observation(role, name, operator, points, matrix, values, weights, scalar, nodes, region, indices, table)
+    known = None if operator.has_parameters else table
+    return Observation(role, name, operator, points, matrix, values, weights, scalar, nodes, region, indices, known)
 
 
 def _noise_weights(noise: Any, count: int) -> Float[np.ndarray, " n"]:

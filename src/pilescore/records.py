@@ -103,17 +103,19 @@ class Record:
                 if self.path.exists():
                     os.replace(self.path, self.before)
             os.replace(self.beside, self.path)
-            if self.path.suffix == ".zarr":
-                self._remove(self.before)
+            self._restore()
         except Exception as error:
             self._restore()
             self._remove(self.beside)
             raise SaveError(f"could not write {self.path}: {error}", dataset) from error
 
     def _restore(self) -> None:
-        """Undo the first of the two renames of a directory, after which its writer was stopped."""
-        if self.path.suffix == ".zarr" and self.before.exists() and not self.path.exists():
-            os.replace(self.before, self.path)
+        """Put things right where the writer of a directory was stopped between its two renames, or after them."""
+        if self.path.suffix == ".zarr" and self.before.exists():
+            if self.path.exists():
+                self._remove(self.before)
+            else:
+                os.replace(self.before, self.path)
 
     @staticmethod
     def _remove(path: Path) -> None:
@@ -127,8 +129,6 @@ class Table:
     """Results on a grid, by name: point after point is filled in, and what is there is kept on disk."""
 
     def __init__(self, axes: Mapping[str, np.ndarray], names: Sequence[str], blocks: Sequence[str], mark: str) -> None:
-        for name in {*names, "shares", "status", "reason", "block"} & axes.keys():
-            raise InputError(f"grid: a result is called {name!r} too; give the parameter another name")
         self.axes = axes
         self.blocks = np.array(blocks, dtype=object)
         self.mark = mark

@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from .accuracy import Reference, Risk, measured, reference
 from .domains import Nodes
-from .errors import InputError, NotPositiveDefiniteError, PrecisionWarning, SaveError, as_count, require
+from .errors import InputError, NotPositiveDefiniteError, PrecisionWarning, SaveError, as_count, as_vector, require
 from .families import scores_by_temperature
 from .model import Model, as_grid, check_bears, find, is_temperature, named_paths
 from .observations import check_names, check_nodes, evaluate
@@ -98,11 +98,13 @@ def sweep(
     check_given(models[0], given_physics)
     axes = as_grid(models[0], grid)
     wanted = _reference(models[0], truth, on, operator, operator_truth, scale)
+    columns = _columns(wanted, profiled)
+    _check_names(models[0], axes, columns)
     record = None if save is None else Record(save)
     groups = _alike(models)
     mark = fingerprint(_parts(models, groups, axes, numbers, wanted, profiled, given_physics))
     repeated = {} if numbers is None else {"seed": np.array(numbers, dtype=np.int32)}
-    table = Table({**axes, **repeated}, _columns(wanted, profiled), models[0].labels, mark)
+    table = Table({**axes, **repeated}, columns, models[0].labels, mark)
     if record is not None:
         table.resume(record)
     interrupted = False
@@ -128,6 +130,14 @@ def sweep(
 def _columns(wanted: Reference | None, profiled: bool) -> list[str]:
     kinds = [] if wanted is None else ["data", "phys"][: len(wanted.operators)]
     return [*TERMS, *(["eta_hat"] if profiled else []), *(f"R_{kind}{part}" for kind in kinds for part in RISKS)]
+
+
+def _check_names(model: Model, axes: Mapping[str, np.ndarray], columns: list[str]) -> None:
+    known = named_paths(model)
+    once = len({find(model, known, name) for name in axes}) == len(axes)
+    require(once, "grid", list(axes), "each hyperparameter once")
+    for name in {*columns, "shares", "status", "reason", "block", "seed"} & axes.keys():
+        raise InputError(f"grid: a result is called {name!r} too; give the parameter another name")
 
 
 def _parts(
@@ -303,7 +313,7 @@ def _redrawn(model: Model, truth: Any, seeds: tuple[int, ...]) -> list[Model]:
     """Return the model with data drawn anew for each seed: the operator of the truth plus noise."""
     exact = []
     for block, temperature in zip(model.data, model.temperatures, strict=False):
-        values = np.asarray(evaluate(block.operator(truth), block.points, "truth"))
+        values = as_vector(evaluate(block.operator(truth), block.points, "truth"), "truth", len(block.points), "point")
         exact.append((values if block.matrix is None else block.matrix @ values, 0.5 * temperature / block.weights))
     models = []
     for seed in seeds:

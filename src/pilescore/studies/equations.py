@@ -37,7 +37,7 @@ def solution(speed: float, diffusivity: float, points: Any) -> Any:
     return sum(a * np.exp(-diffusivity * k**2 * t) * np.sin(k * (x - speed * t) + phase) for a, k, phase in waves)
 
 
-def equations(side: int = 9) -> dict[str, ps.Observation]:
+def equations(side: int) -> dict[str, ps.Observation]:
     """Return the candidates, imposed on side² nodes, with coefficients that are to be found."""
     speed, diffusivity = ps.parameter("speed", 0.1), ps.parameter("diffusivity", 0.01)
     candidates = {
@@ -49,12 +49,12 @@ def equations(side: int = 9) -> dict[str, ps.Observation]:
     return {name: ps.impose(operator, 0.0, on=nodes) for name, operator in candidates.items()}
 
 
-def find(truth: str, count: int = 150, seed: int = 0, starts: int = 2) -> ps.Search:
+def find(truth: str, count: int = 150, side: int = 9, seed: int = 0, starts: int = 2) -> ps.Search:
     """Draw data from a truth, and search the candidates for it."""
     rng = np.random.default_rng(seed)
     points = rng.uniform(0, 1, (count, 2))
     values = solution(*TRUTHS[truth], points) + NOISE * rng.standard_normal(count)
-    candidates = equations()
+    candidates = equations(side)
     model = ps.Model(
         kernel=ps.RBF(bandwidth=[0.3, 0.3]),
         data=ps.observe(ps.identity, values=values, at=points, noise=NOISE),
