@@ -231,6 +231,7 @@ def test_bad_input(as_a_user: None) -> None:
         ({"kernel.bandwidth": 1.0}, "a sequence of at least one value"),
         ({"kernel.bandwidth": [1.0, 1.0]}, "different values"),
         ({"kernel.bandwidth": [1.0, -1.0]}, "RBF bandwidth: expected a positive number"),
+        ({"kernel.bandwidth[,]": [1.0]}, r"no hyperparameter 'kernel.bandwidth\[,\]'"),
         ({"kernel.bandwidth[0]": [1.0]}, "an index into 'kernel.bandwidth', which has shape"),
     ):
         with pytest.raises(ps.InputError, match=match):

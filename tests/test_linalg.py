@@ -153,3 +153,17 @@ def test_matrices_beyond_memory_are_refused_before_allocation(monkeypatch):
     model = ps.Model(ps.RBF(0.1), ps.observe(ps.identity, x, x))
     with pytest.raises(ps.MemoryLimitError, match=r"N = 20000 observations needs 3\.2 GB and 0\.1 GB"):
         ps.pile(model)
+
+
+def test_rounding_sees_twin_points() -> None:
+    """A vector of equal signs on two equal rows would not: their difference is what has no digits left."""
+    twins = [0.5, 0.5, 0.1]
+    model = ps.Model(ps.RBF(0.3), data=ps.observe(ps.identity, values=[1.0, 1.0, 1.0], at=twins), gamma=1e-13)
+    with pytest.warns(ps.PrecisionWarning):
+        score = ps.pile(model)
+    assert score.rounding > 1e-5
+
+
+def test_nothing_is_a_matrix_too(capfd: pytest.CaptureFixture[str]) -> None:
+    assert linalg.cholesky(np.empty((0, 0), order="F")).logdet == 0.0
+    assert capfd.readouterr().err == ""

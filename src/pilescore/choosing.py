@@ -46,7 +46,8 @@ def compare(
     pandas.DataFrame
         Indexed by name: `rank`, missing where there is no score; `pile` and its `difference` from the best, per
         observation; `nats`, the log evidence that the best has more (3 is clear, 5 is strong); `penalised`, the same
-        after `½ log n` nats for each hyperparameter that a `Minimum` has `fitted`, by which candidates are ranked;
+        after `½ log n` nats for each hyperparameter that a `Minimum` has `fitted`, by which candidates are ranked (so
+        that `nats` may be negative, where a candidate with more of them is a little better);
         `fit`, `complexity`, `size`; `warnings`. Of data-free scores: `value` in place of `pile`, `error`, `status`.
 
     Examples

@@ -24,8 +24,8 @@ from .errors import MemoryLimitError, PilescoreError
 PANEL = 4096
 """Columns of a panel of the blocked factorisation."""
 
-SMALLEST_THREADED = 256
-"""Up to this size threads gain nothing, and on a busy machine wait a thousand times longer for each other."""
+SMALLEST_THREADED = 512
+"""Up to this size threads gain little, and on a busy machine wait many times longer for each other."""
 
 LARGEST_THREADED = 12_000
 """Above this size threaded LAPACK factorisations have been seen to end the process; panels are used."""
@@ -76,11 +76,10 @@ class Factor:
 
         Rounding moves the entries of `C` by about `eps √(C_ii C_jj)`, and so `log det C` by at most about
         `eps tr(D C⁻¹ D)`, `D² = diag C`, and `yᵀC⁻¹y` by at most `eps (Σ |α_i| D_ii)²`. The trace is estimated by
-        `zᵀ D C⁻¹ D z` with one vector `z` of random signs, solved for beside `y`.
+        `zᵀ D C⁻¹ D z` with one vector `z` of normal numbers, solved for beside `y`.
         """
         scale = np.sqrt(self.diagonal)
-        probe = scale * signs(len(scale))
-        half = blas.dtrsv(self.matrix, probe, lower=1)
+        half = blas.dtrsv(self.matrix, scale * probe(len(scale)), lower=1)
         alpha = blas.dtrsv(self.matrix, blas.dtrsv(self.matrix, values, lower=1), lower=1, trans=1)
         return alpha, EPS * float(half @ half + (np.abs(alpha) @ scale) ** 2)
 
@@ -126,9 +125,9 @@ def cholesky(matrix: Float[np.ndarray, "n n"]) -> Factor:
 
 
 @functools.lru_cache(maxsize=8)
-def signs(size: int) -> Float[np.ndarray, " n"]:
-    """Return a fixed vector of random signs."""
-    return np.random.default_rng(0).choice([-1.0, 1.0], size)
+def probe(size: int) -> Float[np.ndarray, " n"]:
+    """Return a fixed vector of normal numbers: unlike one of signs it sees every direction, twin rows' too."""
+    return np.random.default_rng(0).standard_normal(size)
 
 
 @functools.cache
@@ -190,8 +189,8 @@ def _without_lock(name: str) -> Any:
 def _in_place(name: str, matrix: Float[np.ndarray, "n n"]) -> int:
     """Apply a routine of `uplo, n, a, lda, info` to the lower triangle of a matrix, and return its `info`."""
     work = np.asfortranarray(matrix, dtype=np.float64)
-    n, info = ctypes.c_int(len(work)), ctypes.c_int(0)
-    _without_lock(name)(b"L", ctypes.byref(n), work.ctypes.data, ctypes.byref(n), ctypes.byref(info))
+    n, rows, info = ctypes.c_int(len(work)), ctypes.c_int(max(1, len(work))), ctypes.c_int(0)
+    _without_lock(name)(b"L", ctypes.byref(n), work.ctypes.data, ctypes.byref(rows), ctypes.byref(info))
     if work is not matrix:
         matrix[...] = work
     return info.value
@@ -201,6 +200,7 @@ def _potrf(block: Float[np.ndarray, "n n"], first_row: int) -> None:
     info = _in_place("dpotrf", block)
     if info > 0:
         raise NotFactorableError(first_row + info - 1)
+    checked((block, info))
     if not np.isfinite(block.diagonal()).all():
         raise NotFactorableError(first_row + int(np.argmin(np.isfinite(block.diagonal()))))
 

@@ -107,7 +107,8 @@ class Minimum:
             lines.append(f"  {name} = {value:.6g}" + (f" ± {error:.2g}" if math.isfinite(error) else "") + note)
         if len(self.runs) > 1:
             ends = sorted((run.pile for run in self.runs), key=lambda end: (math.isnan(end), end))
-            lines.append(f"  {len(self.runs)} starts ended at " + ", ".join(f"{end:.4g}" for end in ends))
+            shown = [f"{end:.4g}" for end in ends[:8]] + ["…"] * (len(ends) > 8)
+            lines.append(f"  {len(self.runs)} starts ended at " + ", ".join(shown))
         return "\n".join(lines) + ")"
 
 

@@ -212,7 +212,7 @@ def require_name(name: str, known: Iterable[str]) -> None:
 
 def find(model: Model, known: Mapping[str, list[Path]], name: str) -> tuple[str, tuple[int, ...]]:
     """Return the hyperparameter that a name stands for and the index of the element, `()` for the whole of it."""
-    matched = re.fullmatch(r"(.+)\[([0-9, ]+)\]", name)
+    matched = re.fullmatch(r"(.+)\[( *\d+ *(?:, *\d+ *)*)\]", name)
     if matched is None or name in known:
         require_name(name, known)
         return name, ()
@@ -243,14 +243,17 @@ def as_grid(model: Model, grid: Mapping[str, Any]) -> dict[str, Float[np.ndarray
     """Return a grid of hyperparameters with every value checked as `Model.replace` does, before any work."""
     require(isinstance(grid, Mapping) and len(grid) > 0, "grid", grid, "a mapping of names to sequences of values")
     axes = {}
+    known = named_paths(model)
     for name, given in grid.items():
         require(isinstance(name, str), "grid", name, "the names of hyperparameters")
-        find(model, named_paths(model), name)
+        base, index = find(model, known, name)
+        shape = np.shape(follow(model, known[base][0]))
+        require(bool(index) or shape == (), f"grid[{name!r}]", name, f"the name of one number; it has shape {shape}")
         column = as_array(given, f"grid[{name!r}]")
         require(column.ndim == 1 and column.size > 0, f"grid[{name!r}]", column, "a sequence of at least one value")
         unique = len(np.unique(column)) == len(column)
         require(unique, f"grid[{name!r}]", "a value that is there twice", "different values")
-        for value in column:
+        for value in (column.min(), column.max()):  # what a hyperparameter may be is an interval
             model.replace({name: value})
         axes[name] = column
     return axes

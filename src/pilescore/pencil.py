@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from scipy.linalg import blas, lapack
 
 from .errors import require
-from .linalg import EPS, Factor, NotFactorableError, checked, cholesky, signs, threads
+from .linalg import EPS, Factor, NotFactorableError, checked, cholesky, probe, threads
 
 LARGEST_SERIAL = 2000
 """Up to this size reflections use one thread: they are thousands of small products, and threads wait at each."""
@@ -43,7 +43,7 @@ class PencilScores:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pencil:
-    """The reduced form of `A + t diag(d)` and of two right-hand sides: the values, and `scale` with random signs.
+    """The reduced form of `A + t diag(d)` and of two right-hand sides: the values, and `scale` with random factors.
 
     `L` is the factor of the fixed rows F, those with `d = 0`; V are the varying ones and `root` is their `√d`.
     """
@@ -117,7 +117,7 @@ def pencil(
     fixed, varying = np.flatnonzero(spread == 0.0), np.flatnonzero(spread)
     root = np.sqrt(spread[varying])
     scale = np.sqrt(np.abs(matrix.diagonal()))
-    right = np.stack([values, scale * signs(len(scale))], axis=1)
+    right = np.stack([values, scale * probe(len(scale))], axis=1)
     left = right[varying] / root[:, None]
     with threads(len(scale)), np.errstate(invalid="ignore", over="ignore"):  # the upper triangle can be anything
         reduced = matrix.T[np.ix_(varying, varying)].T if fixed.size else matrix

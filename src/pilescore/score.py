@@ -220,7 +220,7 @@ def check_given(model: Model, given_physics: bool) -> None:
 
 
 def _solved(model: Model, warn: bool) -> System:
-    system = solve(model)
+    system = solve(model, explain=warn)
     if warn:
         system.warn_if_imprecise(stacklevel=4)
     return system

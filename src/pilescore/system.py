@@ -66,8 +66,11 @@ class System:
             )
 
 
-def solve(model: Model, eta: float | None = None, noise_factor: float = 1.0) -> System:
-    """Assemble, factor and solve; `eta` replaces the model's, and its noise variances are multiplied, if asked for."""
+def solve(model: Model, eta: float | None = None, noise_factor: float = 1.0, *, explain: bool = True) -> System:
+    """Assemble, factor and solve; `eta` replaces the model's, and its noise variances are multiplied, if asked for.
+
+    A failure is explained by the eigenvalues of a matrix that is not too large, which cost more than the factorisation.
+    """
     eta = float(model.eta) if eta is None else eta
     parts = assembly(model.blocks)
     noise = noise_factor * np.asarray(model.temperatures)[parts.block] * parts.spread
@@ -75,7 +78,7 @@ def solve(model: Model, eta: float | None = None, noise_factor: float = 1.0) -> 
     try:
         factor = cholesky(matrix)
     except NotFactorableError as failure:
-        raise _explained(model, parts, eta, noise, failure) from None
+        raise _explained(model, parts, eta, noise, failure, explain) from None
     alpha, rounding = factor.solve_with_rounding(parts.values)
     return System(model, parts, eta, noise, factor, alpha, rounding)
 
@@ -86,7 +89,9 @@ def _covariance(model: Model, parts: Assembly, eta: float, noise: Float[np.ndarr
     return matrix
 
 
-def _explained(model: Model, parts: Assembly, eta: float, noise: np.ndarray, failure: NotFactorableError) -> Exception:
+def _explained(
+    model: Model, parts: Assembly, eta: float, noise: np.ndarray, failure: NotFactorableError, explain: bool
+) -> Exception:
     """Say which block a failed factorisation stopped in, how ill-conditioned the matrix is, and what to do."""
     index = int(parts.block[failure.row])
     before = sum(block.size for block in model.blocks[:index])
@@ -95,7 +100,7 @@ def _explained(model: Model, parts: Assembly, eta: float, noise: np.ndarray, fai
         f"the covariance of {len(noise)} observations is not positive definite to working precision: the "
         f"factorisation stopped at observation {int(parts.rows.order[failure.row]) - before} of {where}."
     )
-    if len(noise) <= EIGENVALUES_UP_TO:
+    if explain and len(noise) <= EIGENVALUES_UP_TO:
         matrix = _covariance(model, parts, eta, noise)
         if not np.isfinite(np.tril(matrix)).all():
             return InputError(
