@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.stats import qmc
 
 from .errors import InputError, as_array, require
 from .model import Model, find, follow, is_positive, is_temperature, named_paths
@@ -117,6 +116,8 @@ class Space:
         """Return scrambled Sobol points in the coordinates."""
         if count == 0:
             return np.empty((0, len(self.names)))
+        from scipy.stats import qmc  # a slow import
+
         sampler = qmc.Sobol(len(self.names), rng=np.random.default_rng(seed))
         unit = sampler.random_base2((count - 1).bit_length())[:count]
         low, high = np.array(self.bounds).T
