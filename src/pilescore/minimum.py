@@ -21,7 +21,7 @@ from .model import Model
 from .running import cores, progress_bar
 from .score import Pile, at_profiled_scale, check_given, value_and_gradient
 from .space import Space, Ties, space
-from .system import IMPRECISE
+from .system import IMPRECISE, solve
 
 FIRST_STEP = 0.5
 """The length of the first step in the coordinate that moves most: half a nat of a logarithm, or half a range."""
@@ -301,8 +301,14 @@ class _Run:
         except _StopError:
             return
         except PilescoreError as failure:
-            given = ", ".join(f"{n} = {v:g}" for n, v in search.where.named(search.where.decode(self.start)).items())
-            self.failure, self.ending, self.reason = failure, "failed", f"At the start {given}: {failure}"
+            values = search.where.decode(self.start)
+            given = ", ".join(f"{n} = {v:g}" for n, v in search.where.named(values).items())
+            self.failure = failure
+            try:
+                solve(search.where.at(values))  # trial points are not explained, starts are
+            except PilescoreError as explained:
+                self.failure = explained
+            self.ending, self.reason = "failed", f"At the start {given}: {self.failure}"
             return
         self.path.append((self.start, score.value))
         bounds = search.where.bounds
