@@ -13,10 +13,10 @@ import statistics
 from collections.abc import Callable
 
 import numpy as np
-from evidence import THREADS, convection, poisson, seconds
 from scipy.linalg import lapack
 
 import pilescore as ps
+from evidence import THREADS, convection, poisson, seconds
 
 SIX = {
     "kernel.theta": (0.0, np.pi),
@@ -29,7 +29,7 @@ SIX = {
 
 
 def landscape(side: int, points: int) -> float:
-    """Data-free scores on a grid of θ and s over a bare loop of as many dpotrf calls of the same size."""
+    """Return the cost of data-free scores on a grid of θ and s over a bare loop of as many dpotrf calls."""
     strip = ps.Box(t=(0, 1), x=(0, 2 * np.pi))
     dt, dx = ps.partials(strip)
     physics = ps.impose(dt + 30 * dx, 0.0, on=strip.interior(ps.GaussLegendre(side)))
@@ -58,7 +58,7 @@ def landscape(side: int, points: int) -> float:
 
 
 def minimisation(data: int, side: int, budget: int) -> tuple[float, int]:
-    """A search over six hyperparameters from one start over its evaluations times one value and gradient."""
+    """Return the cost of a search over six hyperparameters over its evaluations times one value and gradient."""
     base = convection(data, side)
     kernel = ps.AnisotropicRBF(theta=1.4, s=0.8, bandwidth=0.3)
     model = ps.Model(kernel, base.data, base.physics, gamma=0.02, rho=0.02)
@@ -75,7 +75,7 @@ def minimisation(data: int, side: int, budget: int) -> tuple[float, int]:
 
 
 def temperatures(side: int, points: int) -> float:
-    """A sweep over ρ at a fixed kernel over a loop of scores."""
+    """Return the cost of a sweep over ρ at a fixed kernel over a loop of scores."""
     model = poisson(side)
     values = np.geomspace(1e-3, 10, points)
 
@@ -90,7 +90,7 @@ def temperatures(side: int, points: int) -> float:
 
 
 def side_by_side(side: int) -> float:
-    """Four starts together over the same four one after the other."""
+    """Return the cost of four starts together over the same four one after the other."""
     model = poisson(side)
     over = {"kernel.bandwidth": (0.1, 2.0), "gamma": (1e-4, 10.0), "rho": (1e-6, 10.0)}
     starts = [{"kernel.bandwidth": h} for h in (0.2, 0.4, 0.7, 1.2)]
