@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import pilescore as ps
-from pilescore import choosing, minimum
+from pilescore import choosing, comparison, descent
 
 from .test_errors import refused
 
@@ -146,8 +146,8 @@ def test_a_failed_candidate_and_ctrl_c_keep_the_others(monkeypatch):
 
 @pytest.mark.usefixtures("as_a_user")
 def test_bad_input_is_refused_before_anything_is_scored(monkeypatch):
-    monkeypatch.setattr(minimum, "value_and_gradient", None)
-    monkeypatch.setattr(choosing, "solve", None)
+    monkeypatch.setattr(descent, "value_and_gradient", None)
+    monkeypatch.setattr(comparison, "solve", None)
     pair, wide = {"a": GOOD, "b": ps.Model(ps.RBF(), GOOD.data)}, {"eta": (0.1, 9)}
     kernels = {"a list of kernels": ps.RBF, "at least one": [], "such as ps.RBF; got 'RBF'": ["RBF"]}
     kernels |= {"Polynomial has no default": [ps.Polynomial], "none fits the model. Matern(0.5)": [ps.Matern(0.5)]}

@@ -11,7 +11,9 @@ import pytest
 from scipy import optimize
 
 import pilescore as ps
-from pilescore import minimum
+from pilescore import descent, minimum
+from pilescore.linalg import ONE_BLAS_THREAD
+from pilescore.minimum import prepared
 
 from .test_errors import refused
 
@@ -162,7 +164,7 @@ def test_ties_are_a_substitution():
     assert best.pile.value == pytest.approx(substituted(at), rel=1e-12)
     for u in (np.array(at), np.array([0.4, -3.0])):
         differences = [(substituted(u + d) - substituted(u - d)) / 2e-5 for d in 1e-5 * np.eye(2)]
-        slope = minimum.prepared(decay(), over, ties=ties)[0].evaluate(u)[1]
+        slope = prepared(decay(), over, ties=ties)[0].evaluate(u)[1]
         assert slope == pytest.approx(differences, rel=1e-6, abs=1e-8)
         assert (np.abs(slope).max() < 1e-6) == (u[0] == at[0])
 
@@ -219,10 +221,10 @@ def test_side_by_side_is_the_same(monkeypatch):
     t = np.linspace(0, 30, 520)
     model = ps.Model(ps.RBF(0.5), ps.observe(ps.identity, np.sin(t) + 0.1 * RNG.standard_normal(520), at=t), gamma=0.1)
     options = {"over": OVER | {"gamma": (0.01, 10.0)}, "starts": 4, "max_evaluations": 9, "hessian": False}
-    monkeypatch.setattr(minimum, "cores", lambda: 3)
+    monkeypatch.setattr(descent, "cores", lambda: 3)
     together = ps.minimize(model, **options)
-    monkeypatch.setattr(minimum, "SIDE_BY_SIDE", range(0))
-    with minimum.ONE_BLAS_THREAD:
+    monkeypatch.setattr(descent, "SIDE_BY_SIDE", range(0))
+    with ONE_BLAS_THREAD:
         alone = ps.minimize(model, **options)
     for a, b in zip(together.runs, alone.runs, strict=True):
         assert (a.ending, a.evaluations, a.start, a.end, a.pile) == (b.ending, b.evaluations, b.start, b.end, b.pile)
@@ -230,14 +232,14 @@ def test_side_by_side_is_the_same(monkeypatch):
 
 INTERRUPTED = """
 import os, signal, time, numpy as np, pilescore as ps
-from pilescore import minimum
-calls, score = [], minimum.value_and_gradient
+from pilescore import descent
+calls, score = [], descent.value_and_gradient
 def slow(*args, **options):
     calls.append(time.sleep(0.2))
     if len(calls) == 8:
         os.kill(os.getpid(), signal.SIGINT)
     return score(*args, **options)
-minimum.value_and_gradient, minimum.SIDE_BY_SIDE, t = slow, range(100), np.linspace(0, 1, 30)
+descent.value_and_gradient, descent.SIDE_BY_SIDE, t = slow, range(100), np.linspace(0, 1, 30)
 model = ps.Model(ps.RBF(0.5), ps.observe(ps.identity, np.sin(6 * t), at=t), gamma=0.1)
 best = ps.minimize(model, {"kernel.bandwidth": (0.05, 5.0), "gamma": (1e-3, 1.0)}, starts=6)
 same = ps.pile(best.model).value == best.pile.value
@@ -252,17 +254,17 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(minimum, "_curvature", interrupt)
+    monkeypatch.setattr(minimum, "find_curvature", interrupt)
     best = ps.minimize(sine(), OVER)
     assert (best.ending, best.curvature, best.runs[0].ending) == ("interrupted", None, "converged")
-    monkeypatch.setattr(minimum, "value_and_gradient", interrupt)  # before anything is known
+    monkeypatch.setattr(descent, "value_and_gradient", interrupt)  # before anything is known
     with pytest.raises(KeyboardInterrupt):
         ps.minimize(sine(), OVER)
 
 
 @pytest.mark.usefixtures("as_a_user")
 def test_bad_input_is_refused_before_anything_is_scored(monkeypatch):
-    monkeypatch.setattr(minimum, "value_and_gradient", None)
+    monkeypatch.setattr(descent, "value_and_gradient", None)
     model, gamma = ps.Model(ps.RBF([0.5, 0.5]), ps.observe(ps.identity, Y, at=RNG.uniform(size=(16, 2)))), (1e-4, 1.0)
     bounds = {"low below high; got (": [(1.0, 0.1), (0.1, 0.1)], "finite": [0.1, (1, 2, 3), (math.nan, 1.0)]}
     bounds |= {"positive bounds": [(0.0, 1.0)], "shape ()": [([0.1, 0.2], 1.0)], "a float": [("a", "b")]}

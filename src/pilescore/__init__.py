@@ -12,8 +12,10 @@ _jax.config.update("jax_enable_x64", True)
 
 from .accuracy import Accuracy, Risk, accuracy
 from .calculus import divergence, gradient, laplacian, normal_derivative
-from .choosing import Search, compare, search, search_equations, search_kernels
+from .choosing import Search, search, search_equations, search_kernels
+from .comparison import compare
 from .conditions import cauchy, dirichlet, neumann, periodic, robin
+from .descent import Curvature, Run
 from .domains import Box, Nodes, Region, Slice, Union, nodes
 from .errors import (
     InputError,
@@ -52,7 +54,7 @@ from .kernels import (
     Wiener,
     spectral_mixture,
 )
-from .minimum import Curvature, Minimum, Run, minimize
+from .minimum import Minimum, minimize
 from .model import Model
 from .observations import Functional, Observation, difference, impose, integral, observe, stack
 from .operators import Operator, field, identity, parameter, partials

@@ -1,79 +1,23 @@
-"""Choosing between models: ranked tables, and searches over kernels and over equations."""
+"""Choosing between models: searches over kernels and over equations."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from .comparison import failed_row, ranked, row
 from .errors import InputError, PilescoreError, SmoothnessError, require
-from .fredholm import DataFreePile
 from .kernels import AnisotropicRBF, FullCovarianceRBF, Kernel, Periodic
 from .minimum import Minimum, minimize, prepared
 from .model import Model, is_positive, named_paths, require_name
-from .observations import Observation
 from .running import progress_bar
-from .score import Pile, check_given, value
 from .space import space
-from .system import IMPRECISE, solve
-
-Candidate: TypeAlias = Model | Minimum | Pile | DataFreePile
-
-FIT = (0.5, 2.0)
-"""A fit outside is worth a warning: residuals much smaller, or larger, than the noise says."""
-
-
-def compare(
-    candidates: Mapping[str, Candidate], *, profiled: bool = False, given_physics: bool = False
-) -> pd.DataFrame:
-    """Return candidates ranked by their scores, best first, with warnings beside each number.
-
-    Parameters
-    ----------
-    candidates
-        By name: models, which are scored here, or results of `pile` or `minimize`; or results of `data_free_pile`
-        only.
-    profiled, given_physics
-        As for `pile`, for the models among them.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Indexed by name: `rank`, missing where there is no score; `pile` and its `difference` from the best, per
-        observation; `nats`, the log evidence that the best has more (3 is clear, 5 is strong); `penalised`, the same
-        after `½ log n` nats for each hyperparameter that a `Minimum` has `fitted`, by which candidates are ranked (so
-        that `nats` may be negative, where a candidate with more of them is a little better);
-        `fit`, `complexity`, `size`; `warnings`. Of data-free scores: `value` in place of `pile`, `error`, `status`.
-
-    Examples
-    --------
-    >>> import numpy as np, pilescore as ps
-    >>> x = np.linspace(0, 1, 20)
-    >>> data = ps.observe(ps.identity, np.sin(6 * x), at=x)
-    >>> smooth, rough = (ps.Model(kernel=k, data=data, gamma=1e-3) for k in (ps.RBF(0.3), ps.Matern(0.5, 0.3)))
-    >>> ps.compare({"rough": rough, "smooth": smooth})[["rank", "nats"]].round(1)
-            rank  nats
-    smooth     1   0.0
-    rough      2  40.4
-    """
-    require(isinstance(candidates, Mapping) and len(candidates) > 0, "candidates", candidates, "a mapping by name")
-    for name, each in candidates.items():
-        good = isinstance(each, Model | Minimum | Pile | DataFreePile)
-        require(good, f"candidates[{name!r}]", each, "a model, or a result of pile, minimize or data_free_pile")
-        if isinstance(each, Model):
-            check_given(each, given_physics)
-    free = [isinstance(each, DataFreePile) for each in candidates.values()]
-    require(all(free) or not any(free), "candidates", list(candidates), "data-free scores only, or none of them")
-    rows = {
-        name: _data_free(each) if isinstance(each, DataFreePile) else _row(each, profiled, given_physics)
-        for name, each in candidates.items()
-    }
-    return _ranked(candidates, rows)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -302,104 +246,13 @@ def _search(
     failed |= {name: "interrupted" for name in models if name not in minima and name not in failed}
     if not minima:
         raise PilescoreError("no candidate could be scored. " + _listed(failed))
-    rows = {name: _row(each, False, False) for name, each in minima.items()}
-    rows |= {name: _failed(text) for name, text in failed.items()}
-    return Search(_ranked(minima, rows), minima, failed)
+    rows = {name: row(each, False, False) for name, each in minima.items()}
+    rows |= {name: failed_row(text) for name, text in failed.items()}
+    return Search(ranked(minima, rows), minima, failed)
 
 
 def _listed(failures: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {text}" for name, text in failures.items())
-
-
-def _ranked(candidates: Mapping[str, Candidate], rows: dict[str, dict[str, Any]]) -> pd.DataFrame:
-    for name, text in _incomparable(candidates, rows).items():
-        rows[name]["warnings"] = "; ".join(filter(None, [rows[name]["warnings"], text]))
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    charged = table["energy"] + 0.5 * table["fitted"] * np.log(table["size"].astype(float))
-    table = table.assign(charged=charged).sort_values("charged", kind="stable", na_position="last")
-    key = "value" if "value" in table else "pile"
-    table.insert(0, "rank", table["charged"].rank(method="first").astype("Int64"))
-    table.insert(2, "difference", table[key] - table[key].iloc[0])
-    table.insert(3, "nats", table["energy"] - table["energy"].iloc[0])
-    table.insert(4, "penalised", table["charged"] - table["charged"].iloc[0])
-    return table.drop(columns=["energy", "charged"]).astype({"size": "Int64", "fitted": "Int64"})
-
-
-def _failed(text: str, size: float | int = math.nan) -> dict[str, Any]:
-    empty = dict.fromkeys(("pile", "fit", "complexity", "size", "fitted", "warnings", "energy"), math.nan)
-    return empty | {"size": size, "warnings": f"failed: {text}"}
-
-
-def _row(each: Model | Minimum | Pile, profiled: bool, given_physics: bool) -> dict[str, Any]:
-    notes: list[str] = []
-    if isinstance(each, Model):
-        try:
-            score = value(solve(each), profiled, given_physics, warn=False)
-        except PilescoreError as failure:
-            return _failed(str(failure), sum(block.size for block in (each.data if given_physics else each.blocks)))
-    elif isinstance(each, Minimum):
-        score = each.pile
-        if not each.converged:
-            notes.append(f"{each.ending}: {each.reason}")
-        notes += [f"{name} is at its {side} bound" for name, side in each.at_bounds.items()]
-        if each.curvature is not None and each.curvature.flat:
-            notes.append(f"{len(each.curvature.flat)} flat direction(s)")
-    else:
-        score = each
-    if score.rounding > IMPRECISE:
-        notes.append(f"rounding leaves it uncertain by {score.rounding:.1e}")
-    if not FIT[0] <= score.fit <= FIT[1]:
-        notes.append(f"fit {score.fit:.2g}: residuals {'smaller' if score.fit < 1 else 'larger'} than the noise says")
-    return {
-        "pile": score.value,
-        "fit": score.fit,
-        "complexity": score.complexity,
-        "size": score.size,
-        "fitted": len(each.values) + each.profiled if isinstance(each, Minimum) else 0,
-        "warnings": "; ".join(notes),
-        "energy": score.free_energy,
-    }
-
-
-def _data_free(each: DataFreePile) -> dict[str, Any]:
-    found = each.determinant
-    return {
-        "value": each.value,
-        "error": each.error,
-        "status": each.status,
-        "size": each.size,
-        "fitted": 0,
-        "warnings": found.reason,
-        "energy": 0.5 * each.value,
-    }
-
-
-def _incomparable(candidates: Mapping[str, Candidate], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return what keeps candidates from being compared with the first."""
-    found: dict[str, str] = {}
-    (first_name, first), *others = candidates.items()
-    for name, each in others:
-        a, b = (c.model if isinstance(c, Minimum) else c for c in (first, each))
-        if isinstance(a, DataFreePile) and isinstance(b, DataFreePile):
-            if (a.rho, a.eta) != (b.rho, b.eta):
-                found[name] = f"other temperatures than {first_name!r}"
-        elif rows[name]["size"] != rows[first_name]["size"]:
-            found[name] = f"another number of observations than {first_name!r}: not comparable"
-        elif isinstance(a, Model) and isinstance(b, Model):
-            given = rows[name]["size"] < b.size
-            pairs = [(_observed(a.data), _observed(b.data))]
-            pairs += [] if given else [(_observed(a.physics), _observed(b.physics))]
-            if not given and pairs[1][0][0] != pairs[1][1][0]:
-                found[name] = f"other operators than {first_name!r}: compare with given_physics=True"
-            elif any(one != other for one, other in pairs):
-                found[name] = f"other observations than {first_name!r}: not comparable"
-    return found
-
-
-def _observed(blocks: Sequence[Observation]) -> tuple[list[str], list[Any], list[Any]]:
-    """Return the operators, points and values of blocks, however they are cut into blocks."""
-    names = dict.fromkeys(str(block.operator) for block in blocks)
-    return list(names), [p for b in blocks for p in b.points.tolist()], [v for b in blocks for v in b.values.tolist()]
 
 
 def _instance(each: Any, extent: np.ndarray) -> Kernel:

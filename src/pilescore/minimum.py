@@ -2,71 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import minimize as scipy_minimize
 
+from .descent import Curvature, Ending, Objective, Run, find_curvature, side_by_side
 from .errors import PilescoreError, PrecisionWarning, as_count, as_positive, require
-from .linalg import ONE_BLAS_THREAD
 from .model import Model
-from .running import cores, progress_bar
-from .score import Pile, at_profiled_scale, check_given, value_and_gradient
+from .running import progress_bar
+from .score import Pile, at_profiled_scale, check_given
 from .space import Space, Ties, space
-from .system import IMPRECISE, solve
-
-FIRST_STEP = 0.5
-"""The length of the first step in the coordinate that moves most: half a nat of a logarithm, or half a range."""
-
-SIDE_BY_SIDE = range(500, 4000)
-"""Observations with which starts run side by side, one BLAS thread each. With fewer, Python's own work cannot be
-shared among cores; with more, LAPACK fills them."""
-
-Ending = Literal["converged", "stalled", "out of evaluations", "interrupted", "failed"]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Run:
-    """What became of one start."""
-
-    start: Mapping[str, float]
-    end: Mapping[str, float]
-    """The best point of this run; the start if nothing could be scored."""
-    pile: float
-    """PILE there; NaN if nothing could be scored."""
-    path: Mapping[str, Float[np.ndarray, " k"]]
-    """The accepted points, start first: one array for each hyperparameter, and `pile`."""
-    evaluations: int
-    rejected: int
-    """Trial points at which the score could not be computed; the step was shortened."""
-    ending: Ending
-    reason: str
-
-    def __repr__(self) -> str:
-        return f"Run(pile={self.pile:.6g}, evaluations={self.evaluations}, ending={self.ending!r})"
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Curvature:
-    """The Hessian of the free energy `F = N·PILE/2` at the optimum, in the coordinates of the search."""
-
-    names: tuple[str, ...]
-    """The hyperparameters that are not at a bound, one for each row."""
-    hessian: Float[np.ndarray, "q q"]
-    """`∂²F` in `log v` of positive hyperparameters and, for others, in `v` over the range of its bounds."""
-    standard_errors: Mapping[str, float]
-    """Square roots of the diagonal of the inverse Hessian, in the same coordinates; NaN at a saddle. Flat directions
-    count as wide as the box. Where `η` is profiled, its uncertainty is part of that of temperatures."""
-    flat: tuple[Mapping[str, float], ...]
-    """Unit directions along which the evidence says next to nothing: one deviation leaves the box of the bounds."""
+from .system import IMPRECISE
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -176,7 +127,7 @@ def minimize(
     where = search.where
     with progress_bar(0, "minimize", progress) as bar:
         search.update = bar.update
-        runs, interrupted = _side_by_side(search, points)
+        runs, interrupted = side_by_side(search, points)
         scored = [run for run in runs if run.best is not None]
         if not scored:
             if interrupted:
@@ -190,7 +141,7 @@ def minimize(
         curvature = None
         if hessian and not interrupted:
             try:
-                curvature = _curvature(search, u, [n for n in where.names if n not in edges], score.size)
+                curvature = find_curvature(search, u, [n for n in where.names if n not in edges], score.size)
             except KeyboardInterrupt:
                 interrupted = True
     values = where.decode(u)
@@ -232,189 +183,14 @@ def prepared(
     given_physics: bool = False,
     tolerance: float | int = 1e-8,
     max_evaluations: int = 200,
-) -> tuple[_Search, list[Float[np.ndarray, " p"]]]:
+) -> tuple[Objective, list[Float[np.ndarray, " p"]]]:
     """Return a search and its starts from arguments of `minimize`, which are checked."""
     require(isinstance(model, Model), "model", model, "a ps.Model")
     where = space(model, over, ties)
     require(not (profiled and "eta" in where.targets), "over", "eta", "no bounds on eta where it is profiled")
     check_given(model, given_physics)
     small, budget = as_positive(tolerance, "tolerance"), as_count(max_evaluations, "max_evaluations")
-    return _Search(where, profiled, given_physics, small, budget), _starts(where, starts, seed)
-
-
-class _StopError(Exception):
-    """Ends a run from within its objective."""
-
-
-class _Search:
-    """What all runs of one search share."""
-
-    def __init__(self, where: Space, profiled: bool, given_physics: bool, tolerance: float, budget: int) -> None:
-        self.where = where
-        self.profiled = profiled
-        self.given_physics = given_physics
-        self.tolerance = tolerance
-        self.budget = budget
-        self.halted = threading.Event()
-        self.lock = threading.Lock()
-        self.evaluations = 0
-        self.update: Any = lambda count: None
-
-    def evaluate(self, u: Float[np.ndarray, " p"]) -> tuple[Pile, Float[np.ndarray, " p"]]:
-        """Return PILE and its gradient in the coordinates; raise a `PilescoreError` where there is none."""
-        if self.halted.is_set():
-            raise _StopError
-        with self.lock:
-            self.evaluations += 1
-            self.update(1)
-        values = self.where.decode(u)
-        model, options = self.where.at(values), (self.profiled, self.given_physics)
-        score, by_name = value_and_gradient(model, self.where.wanted, *options, warn=False)
-        gradient = self.where.gradient(values, by_name)
-        if not (math.isfinite(score.value) and np.isfinite(gradient).all()):
-            raise PilescoreError("the score or its gradient is not finite")
-        return score, gradient
-
-
-class _Run:
-    """One descent. `φ = scale · (PILE − PILE at the start)` is what L-BFGS-B sees: its first step has a set length."""
-
-    def __init__(self, search: _Search, start: Float[np.ndarray, " p"]) -> None:
-        self.search = search
-        self.start = start
-        self.best: tuple[Float[np.ndarray, " p"], Pile] | None = None
-        self.path: list[tuple[Float[np.ndarray, " p"], float]] = []
-        self.evaluations = 0
-        self.rejected = 0
-        self.ending: Ending = "interrupted"
-        self.reason = "interrupted"
-        self.failure: PilescoreError | None = None
-        self.first = self.scale = 0.0
-        self.trial = self.last = (start, 0.0, start)
-        """The last point tried, and the last accepted: coordinates, `φ` and its gradient."""
-
-    def descend(self) -> None:
-        """Run until it ends, and say why."""
-        search = self.search
-        try:
-            score, gradient = self._evaluate(self.start)
-        except _StopError:
-            return
-        except PilescoreError as failure:
-            values = search.where.decode(self.start)
-            given = ", ".join(f"{n} = {v:g}" for n, v in search.where.named(values).items())
-            self.failure = failure
-            try:
-                solve(search.where.at(values))  # trial points are not explained, starts are
-            except PilescoreError as explained:
-                self.failure = explained
-            self.ending, self.reason = "failed", f"At the start {given}: {self.failure}"
-            return
-        self.path.append((self.start, score.value))
-        bounds = search.where.bounds
-        low, high = np.array(bounds).T
-        held = np.where(gradient > 0, self.start <= low, self.start >= high)
-        step = np.abs(np.where(held, 0.0, gradient)).max()
-        self.first, self.scale = score.value, FIRST_STEP / max(step, FIRST_STEP)
-        self.last = (self.start, 0.0, self.scale * gradient)
-        known = {self.start.tobytes(): self.last[1:]}
-
-        def objective(u: Float[np.ndarray, " p"]) -> tuple[float, Float[np.ndarray, " p"]]:
-            return known.pop(u.tobytes()) if u.tobytes() in known else self._objective(u)
-
-        flat = 0.1 * math.sqrt(search.tolerance)
-        options: Any = {
-            "ftol": search.tolerance * self.scale,
-            "gtol": flat * self.scale,
-            "maxfun": 10 * search.budget,
-            "maxiter": 10 * search.budget,
-        }
-        try:
-            end = scipy_minimize(
-                objective,
-                self.start,
-                jac=True,
-                method="L-BFGS-B",
-                bounds=bounds,
-                callback=self._accept,
-                options=options,
-            )
-        except _StopError:
-            if not search.halted.is_set():
-                self.ending, self.reason = "out of evaluations", f"{search.budget} evaluations are used up"
-            return
-        if not end.success:
-            rounding = self.best[1].rounding if self.best else math.nan
-            self.ending = "stalled"
-            self.reason = (
-                f"no step lowers PILE further; rounding leaves it uncertain by about {rounding:.1e}, and "
-                f"{self.rejected} trial points could not be scored"
-            )
-        elif "GRADIENT" in end.message:
-            self.ending, self.reason = "converged", f"no slope exceeds {flat:.1e}"
-        else:
-            self.ending, self.reason = "converged", f"the last step lowered PILE by less than {search.tolerance:.1e}"
-
-    def _evaluate(self, u: Float[np.ndarray, " p"]) -> tuple[Pile, Float[np.ndarray, " p"]]:
-        if self.evaluations >= self.search.budget:
-            raise _StopError
-        self.evaluations += 1
-        score, gradient = self.search.evaluate(u)
-        if self.best is None or score.value < self.best[1].value:
-            self.best = (u.copy(), score)
-        return score, gradient
-
-    def _objective(self, u: Float[np.ndarray, " p"]) -> tuple[float, Float[np.ndarray, " p"]]:
-        try:
-            score, gradient = self._evaluate(u)
-        except PilescoreError:
-            self.rejected += 1
-            return self._wall(u)
-        self.trial = (u.copy(), self.scale * (score.value - self.first), self.scale * gradient)
-        return self.trial[1:]
-
-    def _wall(self, u: Float[np.ndarray, " p"]) -> tuple[float, Float[np.ndarray, " p"]]:
-        """Return a value and gradient that send the line search back to a quarter of the step.
-
-        Along the step they are those of the parabola that leaves the last accepted point with its slope `a` and is
-        lowest at a quarter of the way; at the trial point it is `a` above the last value, so never accepted.
-        """
-        origin, value, gradient = self.last
-        step = u - origin
-        slope = min(float(gradient @ step), -1e-300)
-        return value - slope, gradient - 4.0 * slope * step / float(step @ step)
-
-    def _accept(self, intermediate_result: Any) -> None:
-        u = np.array(intermediate_result.x)
-        if np.array_equal(u, self.trial[0]):
-            self.last = self.trial
-        self.path.append((u, self.first + float(intermediate_result.fun) / self.scale))
-
-    def frozen(self) -> Run:
-        """Return what a user sees."""
-        where = self.search.where
-        columns = np.array([where.decode(u) for u, _ in self.path]).reshape(-1, len(where.names)).T
-        path = dict(zip(where.names, columns, strict=True)) | {"pile": np.array([value for _, value in self.path])}
-        end, pile = (self.start, math.nan) if self.best is None else (self.best[0], self.best[1].value)
-        first, last = (where.named(where.decode(u)) for u in (self.start, end))
-        return Run(first, last, pile, path, self.evaluations, self.rejected, self.ending, self.reason)
-
-
-def _side_by_side(search: _Search, points: Iterable[Float[np.ndarray, " p"]]) -> tuple[list[_Run], bool]:
-    """Descend from every start, in threads; the caller's thread waits, so that Ctrl-C reaches it."""
-    runs = [_Run(search, point) for point in points]
-    workers = min(cores(), len(runs)) if search.where.model.size in SIDE_BY_SIDE else 1
-    interrupted = False
-    with ONE_BLAS_THREAD if workers > 1 else contextlib.nullcontext(), ThreadPoolExecutor(workers) as pool:
-        try:
-            for future in [pool.submit(run.descend) for run in runs]:
-                future.result()
-        except KeyboardInterrupt:
-            interrupted = True
-        finally:
-            search.halted.set()  # the pool waits for what is under way
-    search.halted.clear()
-    return runs, interrupted
+    return Objective(where, profiled, given_physics, small, budget), _starts(where, starts, seed)
 
 
 def _starts(where: Space, starts: int | Sequence[Mapping[str, Any]], seed: int) -> list[Float[np.ndarray, " p"]]:
@@ -440,40 +216,3 @@ def _edges(where: Space, u: Float[np.ndarray, " p"]) -> dict[str, Literal["lower
         elif at >= high - near:
             found[name] = "upper"
     return found
-
-
-def _curvature(search: _Search, u: Float[np.ndarray, " p"], free: Sequence[str], size: int) -> Curvature | None:
-    """Return the curvature in the hyperparameters that are not at a bound, by differences of the gradient."""
-    where = search.where
-    rows = [where.names.index(name) for name in free]
-    if not rows:
-        return None
-    hessian, scale = np.empty((len(rows), len(rows))), np.empty(len(rows))
-    for i, row in enumerate(rows):
-        step = 1e-3
-        for _ in range(4):  # until the step is short beside the deviation that it measures
-            unit = np.zeros(len(u))
-            unit[row] = step
-            try:
-                after, before = (search.evaluate(u + sign * unit) for sign in (1.0, -1.0))
-            except PilescoreError:
-                return None
-            hessian[i] = 0.5 * size * (after[1] - before[1])[rows] / (2 * step)
-            scale[i] = math.log(after[0].eta / before[0].eta) / (2 * step)  # read where η is profiled
-            deviation = 1.0 / math.sqrt(abs(hessian[i, i])) if hessian[i, i] else math.inf
-            if step <= 0.01 * deviation:
-                break
-            step = 0.005 * deviation
-    hessian = 0.5 * (hessian + hessian.T)
-    eigenvalues, vectors = np.linalg.eigh(hessian)
-    low, high = np.array(where.bounds).T
-    least = (np.abs(vectors) / (high - low)[rows, None]).max(axis=0) ** 2  # a deviation from one bound to the other
-    covariance = vectors / np.maximum(eigenvalues, least) @ vectors.T
-    variances = covariance.diagonal()
-    if search.profiled:
-        moved = covariance @ scale
-        variances = variances + where.temperatures[rows] * (2.0 * moved + scale @ moved + 2.0 / size)
-    if np.any(eigenvalues <= -least):
-        variances = np.full(len(rows), math.nan)
-    flat = [dict(zip(free, vector.tolist(), strict=True)) for vector in vectors.T[np.abs(eigenvalues) < least]]
-    return Curvature(tuple(free), hessian, dict(zip(free, np.sqrt(variances).tolist(), strict=True)), tuple(flat))
