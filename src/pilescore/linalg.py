@@ -24,7 +24,7 @@ from .errors import MemoryLimitError, PilescoreError
 PANEL = 4096
 """Columns of a panel of the blocked factorisation."""
 
-SMALLEST_THREADED = 512
+SMALLEST_THREADED = 256
 """Up to this size threads gain little, and on a busy machine wait many times longer for each other."""
 
 LARGEST_THREADED = 12_000
