@@ -55,6 +55,7 @@ from .kernels import (
     spectral_mixture,
 )
 from .minimum import Minimum, minimize
+from .misfit import Losses, losses
 from .model import Model
 from .observations import Functional, Observation, difference, impose, integral, observe, stack
 from .operators import Operator, field, identity, parameter, partials
@@ -100,6 +101,7 @@ __all__ = [
     "Kernel",
     "Linear",
     "LinearMap",
+    "Losses",
     "Matern",
     "MemoryLimitError",
     "Minimum",
@@ -148,6 +150,7 @@ __all__ = [
     "impose",
     "integral",
     "laplacian",
+    "losses",
     "minimize",
     "neumann",
     "nodes",

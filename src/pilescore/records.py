@@ -21,6 +21,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from .errors import InputError, SaveError, require
+from .files import write
 from .kernels import Kernel
 from .model import Model
 
@@ -93,12 +94,12 @@ class Record:
             require(good, "save", name, "names of ASCII letters (in .zarr any letters) without /, as files want them")
         try:
             if self.path.suffix == ".nc":
-                _write_file(self.beside, dataset.to_netcdf(engine="scipy"))
+                write(self.beside, dataset.to_netcdf(engine="scipy"))
             else:
                 self._remove(self.beside)
                 for name, content in _zarr_files(dataset).items():
                     (self.beside / name).parent.mkdir(parents=True, exist_ok=True)
-                    _write_file(self.beside / name, content)
+                    write(self.beside / name, content)
                 self._remove(self.before)
                 if self.path.exists():
                     os.replace(self.path, self.before)
@@ -215,13 +216,6 @@ class Table:
         finally:
             now = time.monotonic()
             self.next_writing = now + max(WRITE_EVERY, (now - start) / WRITE_SHARE)
-
-
-def _write_file(path: Path, content: Any) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _zarr_files(dataset: xr.Dataset) -> dict[str, bytes]:

@@ -20,6 +20,7 @@ from .accuracy import Reference, Risk, measured, reference
 from .domains import Nodes
 from .errors import InputError, NotPositiveDefiniteError, PrecisionWarning, SaveError, as_count, as_vector, require
 from .families import scores_by_temperature
+from .misfit import left_out_variances, quadrature_weights, system_losses
 from .model import Model, as_grid, check_bears, find, is_temperature, named_paths
 from .observations import check_names, check_nodes, evaluate
 from .operators import Operator, identity
@@ -32,6 +33,7 @@ from .system import IMPRECISE, System, solve
 
 TERMS = {"pile": "value", "fit": "fit", "complexity": "complexity", "constant": "constant", "rounding": "rounding"}
 FAILURES = (NotPositiveDefiniteError, InputError)
+LOSSES = {"data_loss": "data", "physics_loss": "physics", "leave_one_out": "leave_one_out"}
 RISKS = {"": "value", "_bias": "bias", "_variance": "variance", "_relative_l2": "relative_l2"}
 
 
@@ -47,10 +49,11 @@ def sweep(
     scale: Any = None,
     profiled: bool = False,
     given_physics: bool = False,
+    losses: bool = False,
     save: Any = None,
     progress: bool | None = None,
 ) -> xr.Dataset:
-    """Return PILE, its terms and, if the solution is known, the true errors on a grid of hyperparameters.
+    """Return PILE, its terms and, if asked for, losses and true errors on a grid of hyperparameters.
 
     A point whose covariance cannot be factored is recorded with its reason and the rest goes on. Interrupted
     (Ctrl-C), what is there so far is returned, the rest marked `pending`.
@@ -69,6 +72,8 @@ def sweep(
         `operator`, its operator. The equation is the physics block with the highest derivatives, the first of such.
     profiled, given_physics
         As for `pile`.
+    losses
+        Add what `ps.losses` returns, for comparison: `data_loss`, `physics_loss` and `leave_one_out`.
     save
         A file `run.nc` or a directory `run.zarr` (with the extra `zarr`) to write to as it goes. If it is there and is
         of the same sweep, the sweep continues from it; if of another, it is refused.
@@ -79,8 +84,9 @@ def sweep(
     -------
     xarray.Dataset
         `pile`, `fit`, `complexity`, `constant`, `rounding`, `shares` (by block), `status` (ok, imprecise, failed or
-        pending) and `reason`; if profiled, the best scale `eta_hat`; with `truth` also `R_data` and `R_phys`, their
-        parts `_bias` and `_variance`, and `_relative_l2`. One dimension for each name, and `seed`.
+        pending) and `reason`; if profiled, the best scale `eta_hat`; the losses, if asked for; with `truth`
+        also `R_data` and `R_phys`, their parts `_bias` and `_variance`, and `_relative_l2`. One dimension for each
+        name, and `seed`.
 
     Examples
     --------
@@ -96,21 +102,22 @@ def sweep(
     numbers = None if seeds is None else _seeds(seeds)
     models = _models(model, numbers, truth)
     check_given(models[0], given_physics)
+    require(isinstance(losses, bool), "losses", losses, "True or False")
     axes = as_grid(models[0], grid)
-    wanted = _reference(models[0], truth, on, operator, operator_truth, scale)
-    columns = _columns(wanted, profiled)
-    _check_names(models[0], axes, columns)
+    known = _reference(models[0], truth, on, operator, operator_truth, scale)
+    wanted = _Wanted(profiled, given_physics, losses, known)
+    _check_names(models[0], axes, wanted.columns)
     record = None if save is None else Record(save)
     groups = _alike(models)
-    mark = fingerprint(_parts(models, groups, axes, numbers, wanted, profiled, given_physics))
+    mark = fingerprint(_parts(models, groups, axes, numbers, wanted))
     repeated = {} if numbers is None else {"seed": np.array(numbers, dtype=np.int32)}
-    table = Table({**axes, **repeated}, columns, models[0].labels, mark)
+    table = Table({**axes, **repeated}, wanted.columns, models[0].labels, mark)
     if record is not None:
         table.resume(record)
     interrupted = False
     try:
         with progress_bar(table.size, "sweep", progress, initial=table.done) as bar:
-            for where, outcome in _outcomes(models, groups, axes, table, wanted, profiled, given_physics):
+            for where, outcome in _outcomes(models, groups, axes, table, wanted):
                 table.put(where, outcome)
                 bar.update(1)
                 table.checkpoint(record)
@@ -127,9 +134,27 @@ def sweep(
     return table.dataset()
 
 
-def _columns(wanted: Reference | None, profiled: bool) -> list[str]:
-    kinds = [] if wanted is None else ["data", "phys"][: len(wanted.operators)]
-    return [*TERMS, *(["eta_hat"] if profiled else []), *(f"R_{kind}{part}" for kind in kinds for part in RISKS)]
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Wanted:
+    """What is to be found at every point."""
+
+    profiled: bool
+    given_physics: bool
+    losses: bool
+    known: Reference | None
+    """The known solution."""
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the results."""
+        kinds = [] if self.known is None else ["data", "phys"][: len(self.known.operators)]
+        risks = [f"R_{kind}{part}" for kind in kinds for part in RISKS]
+        return [*TERMS, *(["eta_hat"] if self.profiled else []), *(LOSSES if self.losses else []), *risks]
+
+    @property
+    def scores_only(self) -> bool:
+        """Whether a reduced covariance gives all of it."""
+        return self.known is None and not self.given_physics and not self.losses
 
 
 def _check_names(model: Model, axes: Mapping[str, np.ndarray], columns: list[str]) -> None:
@@ -141,42 +166,32 @@ def _check_names(model: Model, axes: Mapping[str, np.ndarray], columns: list[str
 
 
 def _parts(
-    models: list[Model],
-    groups: list[list[int]],
-    axes: Mapping[str, np.ndarray],
-    seeds: tuple[int, ...] | None,
-    wanted: Reference | None,
-    profiled: bool,
-    given_physics: bool,
+    models: list[Model], groups: list[list[int]], axes: Mapping[str, np.ndarray], seeds: Any, wanted: _Wanted
 ) -> Iterator[Any]:
     """Give all that a sweep depends on."""
-    yield from (seeds, profiled, given_physics)
+    yield from (seeds, wanted.profiled, wanted.given_physics)
     for group in groups:
         yield from (group, models[group[0]], *(models[s].values for s in group))
     for name, column in axes.items():
         yield from (name, column)
-    if wanted is not None:
-        points = wanted.on.points
-        yield from (points, wanted.on.weights, *wanted.scales, *wanted.targets)
-        for operator in wanted.operators:
+    if wanted.losses:
+        yield from ("losses", *map(quadrature_weights, models))
+    if wanted.known is not None:
+        known, points = wanted.known, wanted.known.on.points
+        yield from (points, known.on.weights, *known.scales, *known.targets)
+        for operator in known.operators:
             yield from (operator.indices(points.shape[1]), operator.coefficients(points))
         yield from (kernel_values(models[group[0]].kernel, points) for group in groups)
 
 
 def _outcomes(
-    models: list[Model],
-    groups: list[list[int]],
-    axes: Mapping[str, np.ndarray],
-    table: Table,
-    wanted: Reference | None,
-    profiled: bool,
-    given_physics: bool,
+    models: list[Model], groups: list[list[int]], axes: Mapping[str, np.ndarray], table: Table, wanted: _Wanted
 ) -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]:
     """Score the points that are pending: those of one kernel together, and those of seeds that differ in values."""
     known = named_paths(models[0])
     temperatures = [name for name in axes if is_temperature(known[find(models[0], known, name)[0]][0])]
     others = [name for name in axes if name not in temperatures]
-    reducible = bool(temperatures) and wanted is None and not given_physics
+    reducible = bool(temperatures) and wanted.scores_only
     several = "seed" in table.axes
 
     def position(chosen: Mapping[str, int], seed: int) -> tuple[int, ...]:
@@ -193,14 +208,14 @@ def _outcomes(
             scores: Iterable[tuple[int, Pile | None]] = ((k, None) for k in range(len(points)))
             if reducible and len(group) == 1:
                 left = [table.pending(position(place, group[0])) for place in places]
-                scores = scores_by_temperature(local[group[0]], points, profiled, left)
+                scores = scores_by_temperature(local[group[0]], points, wanted.profiled, left)
             for k, score in scores:
                 if score is not None:
                     yield position(places[k], group[0]), _scored(score)
                     continue
                 todo = [s for s in group if table.pending(position(places[k], s))]
                 if todo:
-                    solved = _solved([local[s].replace(points[k]) for s in todo], wanted, profiled, given_physics)
+                    solved = _solved([local[s].replace(points[k]) for s in todo], wanted)
                     yield from zip((position(places[k], s) for s in todo), solved, strict=True)
 
 
@@ -224,9 +239,7 @@ def _alike(models: list[Model]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _solved(
-    models: list[Model], wanted: Reference | None, profiled: bool, given_physics: bool
-) -> Iterator[dict[str, Any]]:
+def _solved(models: list[Model], wanted: _Wanted) -> Iterator[dict[str, Any]]:
     """Score models that differ in their values only, by one factorisation."""
     try:
         first = solve(models[0])
@@ -234,15 +247,19 @@ def _solved(
         yield from ({"status": "failed", "reason": str(failure)} for _ in models)
         return
     variances: dict[int, np.ndarray] = {}
+    left_out = left_out_variances(first) if wanted.losses else None
     for model in models:
         try:
             system = _with_values(first, model)
-            score = value(system, profiled, given_physics, warn=False)
+            score = value(system, wanted.profiled, wanted.given_physics, warn=False)
             found = _scored(score)
-            if wanted is not None:
+            if left_out is not None:
+                losses = system_losses(system, left_out)
+                found |= {name: getattr(losses, kind) for name, kind in LOSSES.items()}
+            if wanted.known is not None:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", PrecisionWarning)  # said by the status
-                    errors = measured(_Repeated(system, variances), wanted, score.eta / system.eta)
+                    errors = measured(_Repeated(system, variances), wanted.known, score.eta / system.eta)
                 found |= _risks("data", errors.data) | _risks("phys", errors.physics)
         except FAILURES as failure:
             found = {"status": "failed", "reason": str(failure)}

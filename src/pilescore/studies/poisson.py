@@ -1,24 +1,54 @@
-"""The Poisson problem: noisy values of f and of Δf on a grid, scored, solved and compared with the exact solution.
+"""The Poisson problem: noisy values of f and of Δf on a grid, and everything chosen by PILE.
 
-Run it with `python -m pilescore.studies.poisson`.
+Run it with `pilescore study poisson`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+import xarray as xr
+from jaxtyping import Array, Float
 
 import pilescore as ps
 
+from .poisson_report import report
+from .study import Study, Workbench, check, seeds
+
 SQUARE = ps.Box(x=(-1, 1), y=(-1, 1))
 LAPLACIAN = ps.laplacian(SQUARE)
-SIDE = 13
-BANDWIDTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5)
+NAMES = {"bandwidth": "kernel.bandwidth", "rho": "rho", "gamma": "gamma"}
+RULES = {
+    "PILE": "pile",
+    "leave-one-out": "leave_one_out",
+    "training data loss": "data_loss",
+    "training physics loss": "physics_loss",
+}
+ERRORS = ("R_data", "R_phys")
+START = {"kernel.bandwidth": 1.0, "gamma": 1.0, "rho": 0.1, "eta": 1.0}
+BOUNDS = {"kernel.bandwidth": (0.05, 5.0), "gamma": (1e-3, 1e3), "rho": (1e-5, 1e3), "eta": (1e-3, 1e5)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """All that the results depend on."""
+
+    seeds: int = 10
+    side: int = 13
+    """Nodes on each side of the grid."""
+    values: int = 25
+    """Values of each hyperparameter in its sweep."""
+    picture: int = 41
+    """Points on each side of the pictures."""
+
+    @classmethod
+    def quick(cls, seeds: int = 3) -> Settings:
+        """Return settings for a first look: fewer seeds and values."""
+        return cls(seeds=seeds, values=13)
 
 
 def forcing(p: Array) -> Array:
@@ -41,12 +71,11 @@ def solution(p: Array, terms: int = 40) -> Array:
     return 10 * torsion + wave
 
 
-def model(bandwidth: float | int, seed: int = 0, side: int = SIDE) -> ps.Model:
+def model(bandwidth: float | int, seed: int = 0, side: int = 13) -> ps.Model:
     """Return the model: f and Δf on a Chebyshev grid, both with noise N(0, 1), an RBF kernel, the true temperatures."""
     nodes = SQUARE.interior(ps.Chebyshev(side))
     rng = np.random.default_rng(seed)
-    exact = [np.asarray(jax.vmap(f)(jnp.asarray(nodes.points))) for f in (solution, forcing)]
-    values, sources = (part + rng.standard_normal(len(nodes)) for part in exact)
+    values, sources = (at(f, nodes.points) + rng.standard_normal(len(nodes)) for f in (solution, forcing))
     return ps.Model(
         kernel=ps.RBF(bandwidth=bandwidth),
         data=ps.observe(ps.identity, values=values, at=nodes.points),
@@ -56,35 +85,165 @@ def model(bandwidth: float | int, seed: int = 0, side: int = SIDE) -> ps.Model:
     )
 
 
-def table(bandwidths: Sequence[float] = BANDWIDTHS, seed: int = 0) -> list[dict[str, Any]]:
-    """Return PILE and both errors for each bandwidth."""
-    base = model(bandwidths[0], seed)
+def at(function: Any, points: Any) -> Float[np.ndarray, " n"]:
+    """Return a function at points."""
+    return np.asarray(jax.vmap(function)(jnp.asarray(points)))
+
+
+def compute(settings: Settings, bench: Workbench) -> tuple[xr.Dataset, dict[str, Any]]:
+    """Sweep one hyperparameter after the other, minimise over all, fit, and say how good the choices are."""
+    weight = float(SQUARE.interior(ps.Chebyshev(settings.side)).weights[0])
+    grids = {
+        "bandwidth": np.geomspace(0.1, 1.5, settings.values),
+        "rho": 2 * weight * np.geomspace(1e-3, 1e2, settings.values),
+        "gamma": 2 * np.geomspace(1e-3, 1e2, settings.values),
+    }
+    models = [model(0.4, seed, settings.side) for seed in range(settings.seeds)]
+    results, sweeps = xr.Dataset(), {}
+    for number, (short, grid) in enumerate(grids.items(), 1):
+        bench.say(f"[{number}/5] sweep over {short}: {len(grid)} values, {seeds(settings.seeds)}")
+        scores = _sweep(bench, short, grid, models)
+        chosen = {rule: _chosen(scores[column], short) for rule, column in RULES.items()}
+        sweeps[short] = _judged(scores, short, chosen)
+        models = [m.replace({NAMES[short]: float(h)}) for m, h in zip(models, chosen["PILE"], strict=True)]
+        results = results.merge(scores.drop_vars(["shares", "block"]).rename(_prefixed(scores, short)))
+    bench.say(f"[4/5] joint minimisation over bandwidth, gamma, rho and eta, {seeds(settings.seeds)}")
+    joint = _joint(settings, bench, weight)
+    bench.say("[5/5] fits")
+    fits = bench.folder.part("fits", lambda: _fits(settings, sweeps["bandwidth"]["PILE"]["chosen"][0]))
+    results = results.merge(joint).merge(fits)
+    numbers: dict[str, Any] = {"sweeps": sweeps, "joint": _joint_numbers(joint)}
+    numbers["fits"] = _fit_numbers(fits)
+    return results, numbers | {"true": {"gamma": 2.0, "rho": 2 * weight}, "checks": _checks(numbers)}
+
+
+def _sweep(bench: Workbench, short: str, grid: np.ndarray, models: list[ps.Model]) -> xr.Dataset:
+    fine = SQUARE.interior(ps.GaussLegendre(30))
+    scores = bench.sweep(
+        short,
+        lambda seed: models[seed],
+        {NAMES[short]: grid},
+        seeds=range(len(models)),
+        truth=solution,
+        on=fine,
+        operator=LAPLACIAN,
+        operator_truth=forcing,
+        losses=True,
+    )
+    return scores if NAMES[short] == short else scores.rename({NAMES[short]: short})
+
+
+def _prefixed(scores: xr.Dataset, short: str) -> dict[str, str]:
+    return {str(name): f"{short}_{name}" for name in scores.data_vars if name != "shares"}
+
+
+def _chosen(score: xr.DataArray, short: str) -> list[float]:
+    """Return the value of the hyperparameter with the lowest score, for each seed."""
+    return [float(value) for value in score.idxmin(short)]
+
+
+def _judged(scores: xr.Dataset, short: str, chosen: dict[str, list[float]]) -> dict[str, Any]:
+    """Return what each rule chose, the true errors there, and how much larger they are than the best of the sweep."""
+    best = {error: float(scores[error].min(short).mean()) for error in ERRORS}
+    judged: dict[str, Any] = {"best in the sweep": best}
+    for rule, values in chosen.items():
+        there = scores.sel({short: xr.DataArray(values, dims="seed")})
+        judged[rule] = {
+            "chosen": values,
+            "mean": float(np.mean(values)),
+            "pile": float(there["pile"].mean()),
+            **{error: float(there[error].mean()) for error in ERRORS},
+            **{f"{error}_deviation": float(there[error].std(ddof=min(1, len(values) - 1))) for error in ERRORS},
+            **{f"{error}_regret": float(there[error].mean()) / best[error] for error in ERRORS},
+        }
+    return judged
+
+
+def _joint(settings: Settings, bench: Workbench, weight: float) -> xr.Dataset:
     fine = SQUARE.interior(ps.GaussLegendre(30))
     rows = []
-    for h in bandwidths:
-        candidate = base.replace({"kernel.bandwidth": h})
-        errors = ps.accuracy(candidate, solution, on=fine, operator=LAPLACIAN, operator_truth=forcing)
+    for seed in range(settings.seeds):
+        start = model(1.0, seed, settings.side)
+        found = bench.minimum(f"joint-{seed}", start, BOUNDS, START)
+        values = {str(name): float(value) for name, value in zip(found["parameter"].values, found["end"], strict=True)}
+        errors = ps.accuracy(start.replace(values), solution, fine, LAPLACIAN, operator_truth=forcing)
         assert errors.physics is not None
-        rows.append({"bandwidth": h, "pile": ps.pile(candidate), "data": errors.data, "physics": errors.physics})
-    return rows
-
-
-def main() -> None:
-    """Print the table and what PILE chooses."""
-    print("Poisson: Δf = 10 + 10 sin 2πx sin 2πy on (-1, 1)², f = 0 on the boundary.")
-    print(f"{SIDE}×{SIDE} nodes, f and Δf measured with noise N(0, 1). Lower PILE is better.\n")
-    print(f"{'bandwidth':>9}  {'PILE':>8}  {'error in f':>10}  {'error in Δf':>11}")
-    rows = table()
-    best = min(rows, key=lambda row: row["pile"].value)
-    for row in rows:
-        mark = "  <- PILE chooses" if row is best else ""
-        print(
-            f"{row['bandwidth']:9.2f}  {row['pile'].value:8.4f}  {row['data'].value:10.4g}  "
-            f"{row['physics'].value:11.4g}{mark}"
+        rows.append(
+            {name.removeprefix("kernel."): value for name, value in values.items()}
+            | {"noise_variance_f": values["gamma"] / 2, "noise_variance_laplacian": values["rho"] / (2 * weight)}
+            | {"pile": float(found["pile"]), "R_data": errors.data.value, "R_phys": errors.physics.value}
+            | {"evaluations": int(found["evaluations"])}
         )
-    print("\nErrors are relative expected squared errors of the posterior, R_data and R_phys.")
-    print(best["pile"])
+    columns = {f"joint_{name}": ("seed", [row[name] for row in rows]) for name in rows[0]}
+    return xr.Dataset(columns, {"seed": np.arange(settings.seeds, dtype=np.int32)})
 
 
-if __name__ == "__main__":
-    main()
+def _joint_numbers(joint: xr.Dataset) -> dict[str, Any]:
+    mean = {str(name).removeprefix("joint_"): float(column.mean()) for name, column in joint.items()}
+    each = {str(name).removeprefix("joint_"): column.values.tolist() for name, column in joint.items()}
+    return {"mean": mean, "by_seed": each}
+
+
+def _fits(settings: Settings, chosen: float) -> xr.Dataset:
+    """Return the fits of seed 0 with too small, chosen and too large a bandwidth, and what they are to match."""
+    side = np.linspace(-1, 1, settings.picture)
+    points = np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
+    shape = (settings.picture, settings.picture)
+    fits = {"under-smoothed": 0.1, "chosen": chosen, "over-smoothed": 1.5}
+    first = model(chosen, 0, settings.side)
+    pictures: dict[str, Any] = {"fit_bandwidth": ("fit", list(fits.values()))}
+    posteriors = [ps.posterior(first.replace({"kernel.bandwidth": bandwidth})) for bandwidth in fits.values()]
+    for ending, operator, exact, block in (
+        ("", ps.identity, solution, first.data[0]),
+        ("_laplacian", LAPLACIAN, forcing, first.physics[0]),
+    ):
+        means = np.array([post.mean(points, operator) for post in posteriors])
+        deviations = np.array([post.std(points, operator) for post in posteriors])
+        truth = at(exact, points)
+        within = np.mean(np.abs(means - truth) <= 2 * deviations, axis=1)
+        pictures |= {
+            f"truth{ending}": (("x", "y"), truth.reshape(shape)),
+            f"fit_mean{ending}": (("fit", "x", "y"), means.reshape(-1, *shape)),
+            f"fit_deviation{ending}": (("fit", "x", "y"), deviations.reshape(-1, *shape)),
+            f"fit_within_two_deviations{ending}": ("fit", within),
+            f"measured{ending}": (("node_x", "node_y"), _on_grid(block.points, block.values)),
+        }
+    fine = SQUARE.interior(ps.GaussLegendre(30))
+    risks = [ps.accuracy(post, solution, fine, LAPLACIAN, operator_truth=forcing) for post in posteriors]
+    pictures["fit_R_data"] = ("fit", [risk.data.value for risk in risks])
+    pictures["fit_R_phys"] = ("fit", [risk.physics.value for risk in risks if risk.physics is not None])
+    nodes = np.unique(first.data[0].points[:, 0])
+    return xr.Dataset(pictures, {"x": side, "y": side, "node_x": nodes, "node_y": nodes, "fit": list(fits)})
+
+
+def _on_grid(points: np.ndarray, values: np.ndarray) -> Float[np.ndarray, "n n"]:
+    side = round(len(values) ** 0.5)
+    return np.asarray(values)[np.lexsort((points[:, 1], points[:, 0]))].reshape(side, side)
+
+
+def _fit_numbers(fits: xr.Dataset) -> dict[str, Any]:
+    names = ("bandwidth", *ERRORS, "within_two_deviations", "within_two_deviations_laplacian")
+    return {str(fit): {name: float(fits[f"fit_{name}"].sel(fit=fit)) for name in names} for fit in fits["fit"].values}
+
+
+def _checks(numbers: dict[str, Any]) -> list[dict[str, Any]]:
+    chosen = numbers["sweeps"]["bandwidth"]["PILE"]
+    regrets = {error: chosen[f"{error}_regret"] for error in ERRORS}
+    joint = numbers["joint"]["mean"]
+    span = [min(chosen["chosen"]), max(chosen["chosen"])]
+    return [
+        check("bandwidth chosen by PILE, least and largest of all seeds", "within [0.3, 0.5]", span,
+              span[0] >= 0.3 and span[1] <= 0.5),
+        *(
+            check(f"mean {error} at PILE's bandwidth over the best of the sweep", "at most 1.5", regret, regret <= 1.5)
+            for error, regret in regrets.items()
+        ),
+        *(
+            check(f"noise variance of {what} by the joint minimisation", "between 0.5 and 2 (true: 1)", joint[name],
+                  0.5 <= joint[name] <= 2)
+            for what, name in (("f", "noise_variance_f"), ("Δf", "noise_variance_laplacian"))
+        ),
+    ]  # fmt: skip
+
+
+STUDY = Study("poisson", compute, report)

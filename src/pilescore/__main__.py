@@ -1,0 +1,7 @@
+"""`python -m pilescore` is the command `pilescore`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

@@ -1,0 +1,152 @@
+"""The command line: parse, call, print; no mathematics."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .errors import InputError, PilescoreError, require
+from .folders import FIGURES, REPORT, RESULTS, SUMMARY, Folder
+
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+
+EPILOG = """\b
+Exit codes: 0 done, 1 it failed, 2 something in the command is wrong and nothing was written,
+130 interrupted (what is done is kept, and how to go on is printed)."""
+
+
+@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="pilescore")
+def commands() -> None:
+    r"""PILE, the Physics-Informed Log Evidence: one number that says how good a physics-informed model is.
+
+    \b
+    Start with
+      pilescore study poisson --quick
+    and open pilescore-poisson/report.html.
+    """
+
+
+@commands.group(epilog=EPILOG)
+def study() -> None:
+    r"""Run a case study, from noisy data to a report with figures.
+
+    \b
+    A study writes to its directory
+      report.html     all of it on one page, with figures to explore; needs no network
+      figures/        every figure as PNG and PDF
+      results.nc      every score and error, as an xarray dataset with named dimensions
+      summary.json    every number that the report states, with settings and versions
+    Interrupted by Ctrl-C or killed, it goes on with --resume. On a finished directory --resume draws the
+    report anew from results.nc and summary.json.
+    """
+
+
+def common(name: str, quick: str, full: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator with the options of every study."""
+    options = [
+        click.option("--out", type=click.Path(path_type=Path), default=Path(f"pilescore-{name}"), show_default=True,
+                     metavar="DIR", help="Where to write."),
+        click.option("--seeds", type=int, metavar="K", help=f"Noise seeds: {full}; with --quick {quick}."),
+        click.option("--quick", is_flag=True, help="A first look within a minute: smaller sizes."),
+        click.option("--json", "as_json", is_flag=True, help="Print summary.json to standard output instead of words."),
+        click.option("--resume", is_flag=True, help="Go on with what is in DIR; the other options must be the same."),
+        click.option("--overwrite", is_flag=True, help="Replace the study in DIR; other files there are left alone."),
+    ]  # fmt: skip
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+@study.command()
+@common("poisson", quick="3", full="10")
+def poisson(seeds: int | None, quick: bool, **options: Any) -> None:
+    """Choose the bandwidth, and the weights of data and of physics.
+
+    Noisy values of f and of Δf on a grid. PILE chooses the bandwidth, then ρ, then γ, then all at once; the true errors
+    show how well, and what other rules would have chosen.
+    """
+    from .studies import poisson as module
+
+    given = _seeds(seeds)
+    _run(module.STUDY, module.Settings.quick(**given) if quick else module.Settings(**given), **options)
+
+
+@study.command()
+@common("convection", quick="1", full="5")
+@click.option("--beta", type=float, default=30.0, show_default=True, help="The speed of the wave.")
+def convection(seeds: int | None, quick: bool, beta: float, **options: Any) -> None:
+    """See that no bandwidth works, and find the kernel that does.
+
+    The convection equation, on which isotropic kernels and plain physics-informed networks fail. PILE says so, finds
+    the kernel that suits the equation before there are data, and the direction of the wave from noisy values.
+    """
+    from .studies import convection as module
+
+    require(0.1 <= abs(beta) <= 1000, "--beta", beta, "a number from 0.1 to 1000, or its negative")
+    given = _seeds(seeds) | {"beta": beta}
+    _run(module.STUDY, module.Settings.quick(**given) if quick else module.Settings(**given), **options)
+
+
+def _seeds(seeds: int | None) -> dict[str, Any]:
+    require(seeds is None or 1 <= seeds <= 1000, "--seeds", seeds, "a whole number from 1 to 1000")
+    return {} if seeds is None else {"seeds": seeds}
+
+
+def _run(study: Any, settings: Any, out: Path, as_json: bool, resume: bool, overwrite: bool) -> None:
+    from . import __version__
+    from .studies.study import run
+    from .studies.words import shown
+
+    kept = {"study": study.name, "pilescore": __version__, **dataclasses.asdict(settings)}
+    with Folder(out, kept, resume=resume, overwrite=overwrite).entered() as folder:
+        summary, report = run(study, settings, folder, lambda text: click.echo(text, err=True))
+    if as_json:
+        click.echo(json.dumps(summary, indent=1, ensure_ascii=False))
+        return
+    click.echo(f"\n{report.title}\n")
+    for number, meaning in report.verdicts:
+        click.echo(f"  {number:>16}  {meaning}")
+    click.echo("\nExpected of this study:")
+    for each in summary["checks"]:
+        click.echo(f"  {'yes' if each['holds'] else 'NO':<4} {each['what']}: {shown(each['found'])}")
+        click.echo(f"       expected: {each['expected']}")
+    click.echo(f"\nOpen {out / REPORT}. Figures: {out / FIGURES}; numbers: {out / RESULTS}, {out / SUMMARY}.")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return commands.main(given, prog_name="pilescore", standalone_mode=False) or 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return BAD_INPUT
+    except click.ClickException as error:
+        return _say(error.format_message(), BAD_INPUT)
+    except InputError as error:
+        return _say(str(error), BAD_INPUT)
+    except (PilescoreError, OSError) as error:
+        return _say(str(error), FAILED)
+    except (click.Abort, KeyboardInterrupt):
+        again = [each for each in given if each not in ("--overwrite", "--resume")]
+        return _say(f"what is done is kept. Go on with: {shlex.join(['pilescore', *again, '--resume'])}", INTERRUPTED)
+
+
+def _say(text: str, code: int) -> int:
+    what = "interrupted" if code == INTERRUPTED else "error"
+    click.echo(f"pilescore: {what}: {' '.join(text.split())}", err=True)
+    return code

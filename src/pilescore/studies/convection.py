@@ -1,0 +1,399 @@
+"""Convection: a kernel that cannot work, the one that suits the equation, and how PILE tells them apart.
+
+Run it with `pilescore study convection`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Float
+from scipy.stats import qmc
+
+import pilescore as ps
+
+from .convection_report import KINDS, PUBLISHED, report
+from .study import Study, Workbench, check, seeds
+
+STRIP = ps.Box(t=(0, 1), x=(0, 2 * math.pi))
+DT, DX = ps.partials(STRIP)
+NOISES = (1.0, 0.1)
+RHO = 0.02
+STARTS = {
+    "kernel.theta": (0.0, math.pi),
+    "kernel.s": (0.5, 1.5),
+    "kernel.bandwidth": (0.1, 1.0),
+    "gamma": (0.01, 1.0),
+    "rho": (0.01, 1.0),
+}
+"""The box of generic starts: the angle evenly, the rest by logarithm; η starts at 1."""
+BOUNDS = {
+    "kernel.theta": (-math.pi, 2 * math.pi),
+    "kernel.s": (1 / 200, 200.0),
+    "kernel.bandwidth": (0.02, 20.0),
+    "gamma": (1e-4, 10.0),
+    "rho": (1e-6, 1e3),
+    "eta": (1e-3, 1e3),
+}
+FORBIDDEN = 0.1
+"""No generic start has an angle so close to the direction that is to be found."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """All that the results depend on."""
+
+    seeds: int = 5
+    beta: float = 30.0
+    data: int = 1000
+    side: int = 20
+    """Nodes of the equation on each side."""
+    bandwidths: int = 17
+    angles: int = 121
+    stretches: int = 41
+    starts: int = 8
+    picture: int = 61
+    """Points on each side of the pictures."""
+
+    @classmethod
+    def quick(cls, seeds: int = 1, beta: float = 30.0) -> Settings:
+        """Return settings for a first look: fewer data, nodes and values."""
+        return cls(seeds=seeds, beta=beta, data=500, side=14, bandwidths=11, angles=61, starts=5)
+
+
+def solution(beta: float) -> Callable[[Array], Array]:
+    """Return `f = sin(x − βt)`."""
+    return lambda p: jnp.sin(p[1] - beta * p[0])
+
+
+def residual(beta: float, side: int) -> ps.Observation:
+    """Return `f_t + β f_x = 0`, imposed on side² nodes."""
+    return ps.impose(DT + beta * DX, 0.0, on=STRIP.interior(ps.GaussLegendre(side)))
+
+
+def model(kernel: ps.Kernel, noise: float, seed: int, settings: Settings) -> ps.Model:
+    """Return the model of one draw of points and noise, with the true data temperature."""
+    rng = np.random.default_rng(seed)
+    points = rng.uniform([0, 0], [1, 2 * math.pi], (settings.data, 2))
+    values = np.sin(points[:, 1] - settings.beta * points[:, 0]) + noise * rng.standard_normal(settings.data)
+    return ps.Model(
+        kernel=kernel,
+        data=ps.observe(ps.identity, values=values, at=points),
+        physics=residual(settings.beta, settings.side),
+        gamma=2 * noise**2,
+        rho=RHO,
+    )
+
+
+def canonical(theta: float, s: float) -> tuple[float, float]:
+    """Return the same kernel with `s ≤ 1` and `0 ≤ θ < π`: along θ it is long, across it short."""
+    if s > 1:
+        theta, s = theta + math.pi / 2, 1 / s
+    return theta % math.pi, s
+
+
+def apart(theta: float, other: float) -> float:
+    """Return the distance of two directions, which are angles modulo π."""
+    return abs((theta - other + math.pi / 2) % math.pi - math.pi / 2)
+
+
+def generic_starts(count: int, beta: float, seed: int = 0) -> list[dict[str, float]]:
+    """Return starts from a Sobol sequence, without those that are close to the characteristic direction."""
+    low, high = np.array(list(STARTS.values())).T
+    by_log = np.array([name != "kernel.theta" for name in STARTS])
+    low[by_log], high[by_log] = np.log(low[by_log]), np.log(high[by_log])
+    drawn = qmc.scale(qmc.Sobol(len(STARTS), rng=seed).random(8 * 2 ** math.ceil(math.log2(count))), low, high)
+    drawn[:, by_log] = np.exp(drawn[:, by_log])
+    found = [dict(zip(STARTS, map(float, row), strict=True)) | {"eta": 1.0} for row in drawn]
+    far = [start for start in found if _far(start, math.atan(beta))]
+    return far[:count]
+
+
+def _far(start: Mapping[str, float], direction: float) -> bool:
+    angles = (start["kernel.theta"], canonical(start["kernel.theta"], start["kernel.s"])[0])
+    return all(apart(angle, direction) > FORBIDDEN for angle in angles)
+
+
+def compute(settings: Settings, bench: Workbench) -> tuple[xr.Dataset, dict[str, Any]]:
+    """Sweep an isotropic kernel, find one that suits the equation, sweep that, and minimise over everything."""
+    what = f"{settings.bandwidths} bandwidths, noise 1 and 0.1, {seeds(settings.seeds)}"
+    bench.say(f"[1/6] isotropic kernel: {what}")
+    isotropic = _sweeps("isotropic", ps.RBF(1.0), settings, bench)
+    bench.say(
+        f"[2/6] data-free landscapes: {settings.angles} × {settings.stretches} kernels, β = {settings.beta:g} and 2π"
+    )
+    landscapes, landscape = _landscapes(settings, bench)
+    direction = landscape["equation"]["refined"]
+    oriented = ps.AnisotropicRBF(theta=direction["theta"], s=direction["s"])
+    bench.say(f"[3/6] the kernel that suits the equation: {what}")
+    anisotropic = _sweeps("anisotropic", oriented, settings, bench)
+    numbers: dict[str, Any] = {
+        "direction": math.atan(settings.beta),
+        "isotropic": _judged(isotropic),
+        "landscape": landscape,
+        "published": {str(beta): dict(zip(KINDS, errors, strict=True)) for beta, errors in PUBLISHED.items()},
+        "anisotropic": _judged(anisotropic),
+    }
+    bench.say(f"[4/6] joint minimisation from {settings.starts} generic starts")
+    generic = [
+        _minimised(f"generic-{i}", start, 0, settings, bench)
+        for i, start in enumerate(generic_starts(settings.starts, settings.beta))
+    ]
+    bench.say(f"[5/6] joint minimisation from the data-free choice, {seeds(settings.seeds)}")
+    informed = []
+    for seed, bandwidth in enumerate(numbers["anisotropic"]["0.1"]["chosen"]):
+        start = {"kernel.theta": direction["theta"], "kernel.s": direction["s"], "kernel.bandwidth": bandwidth}
+        start |= {"gamma": 2 * 0.1**2, "rho": RHO, "eta": 1.0}
+        informed.append(_minimised(f"informed-{seed}", start, seed, settings, bench))
+    numbers["joint"] = _joint_numbers(generic, informed)
+    bench.say("[6/6] fits")
+    fits = bench.folder.part("fits", lambda: _fits(settings, numbers, oriented))
+    results = xr.merge(
+        [
+            _renamed(isotropic, "isotropic"),
+            _renamed(anisotropic, "anisotropic"),
+            landscapes,
+            fits,
+            _stacked("generic", "start", generic),
+            _stacked("informed", "seed", informed),
+        ]
+    )
+    return results, numbers | {"checks": _checks(settings, numbers)}
+
+
+def _sweeps(name: str, kernel: ps.Kernel, settings: Settings, bench: Workbench) -> xr.Dataset:
+    """Return the sweeps over the bandwidth, by noise."""
+    found = []
+    for noise in NOISES:
+        scores = bench.sweep(
+            f"{name}-{noise:g}",
+            lambda seed, noise=noise: model(kernel, noise, seed, settings),
+            {"kernel.bandwidth": np.geomspace(0.05, 5.0, settings.bandwidths)},
+            seeds=range(settings.seeds),
+            truth=solution(settings.beta),
+            scale=settings.beta**2 * math.pi,
+        )
+        found.append(scores.drop_vars(["shares", "block"]).rename({"kernel.bandwidth": "bandwidth"}))
+    return xr.concat(found, xr.DataArray(list(NOISES), dims="noise", name="noise"), combine_attrs="drop")
+
+
+def _renamed(scores: xr.Dataset, prefix: str) -> xr.Dataset:
+    return scores.rename({str(name): f"{prefix}_{name}" for name in scores.data_vars})
+
+
+def _judged(sweeps: xr.Dataset) -> dict[str, Any]:
+    """Return what PILE chose for each noise, the errors there, and the best of the sweep."""
+    judged = {}
+    for noise in NOISES:
+        scores = sweeps.sel(noise=noise)
+        chosen = scores["pile"].idxmin("bandwidth")
+        there = scores.sel(bandwidth=chosen)
+        error = scores["R_data_relative_l2"].mean("seed")
+        wide = scores["pile"].sel(bandwidth=scores["bandwidth"] >= 0.1)
+        judged[f"{noise:g}"] = {
+            "chosen": [float(value) for value in chosen],
+            "mean": float(chosen.mean()),
+            "pile": float(there["pile"].mean()),
+            "R_data": float(there["R_data"].mean()),
+            "R_phys": float(there["R_phys"].mean()),
+            "relative_l2": float(there["R_data_relative_l2"].mean()),
+            "best_bandwidth": float(error.idxmin()),
+            "best_relative_l2": float(error.min()),
+            "R_phys_there": float(scores["R_phys"].sel(bandwidth=error.idxmin()).mean()),
+            "pile_decreases_from_0.1": bool((wide.diff("bandwidth") < 0).all()),
+        }
+    return judged
+
+
+def _landscapes(settings: Settings, bench: Workbench) -> tuple[xr.Dataset, dict[str, Any]]:
+    """Return the data-free scores for this equation and for β = 2π, and where they are lowest."""
+    angles = np.linspace(-math.pi, math.pi, settings.angles)
+    stretches = np.linspace(0.5, 1.5, settings.stretches)
+    grid = {"kernel.theta": angles, "kernel.s": stretches}
+    found, numbers = [], {}
+    for name, beta in (("equation", settings.beta), ("two_pi", 2 * math.pi)):
+        equation = residual(beta, settings.side)
+        score = functools.partial(ps.data_free_landscape, ps.AnisotropicRBF(theta=0.0, s=0.5), equation, grid, rho=1.0)
+        scores = bench.folder.part(f"landscape-{name}", score).rename({"kernel.theta": "theta", "kernel.s": "s"})
+        numbers[name] = _lowest(scores["value"], beta, equation)
+        found.append(scores.rename({str(column): f"landscape_{name}_{column}" for column in scores.data_vars}))
+    return xr.merge(found), numbers
+
+
+def _lowest(values: xr.DataArray, beta: float, equation: ps.Observation) -> dict[str, Any]:
+    i, j = np.unravel_index(int(values.values.argmin()), values.shape)
+    theta, s = float(values["theta"][i]), float(values["s"][j])
+    step = float(values["theta"][1] - values["theta"][0])
+    half = len(values["theta"]) // 2
+    shifted = np.abs(values.values[half:] - values.values[: len(values["theta"]) - half]).max() / float(values.max())
+    there = ps.data_free_pile(ps.AnisotropicRBF(theta=theta, s=s), equation, rho=1.0)
+    image = ps.data_free_pile(ps.AnisotropicRBF(theta=theta + math.pi / 2, s=1 / s), equation, rho=1.0)
+    family = ps.Model(ps.AnisotropicRBF(theta=theta, s=s), physics=equation, rho=1.0)
+    refined = ps.minimize(
+        family, {"kernel.theta": (theta - step, theta + step), "kernel.s": (0.5, 1.5)}, progress=False
+    )
+    return {
+        "beta": beta,
+        "arctan_beta": math.atan(beta),
+        "theta": theta,
+        "s": s,
+        "step": step,
+        "value": float(values.min()),
+        "largest": float(values.max()),
+        "distance": apart(theta, math.atan(beta)),
+        "resolution_error": there.error,
+        "resolution": there.status,
+        "change_by_half_turn": float(shifted),
+        "change_by_quarter_turn_and_inverse": abs(image.value - there.value) / abs(there.value),
+        "refined": {"theta": refined.values["kernel.theta"] % math.pi, "s": refined.values["kernel.s"]},
+    }
+
+
+def _minimised(
+    name: str, start: Mapping[str, float], seed: int, settings: Settings, bench: Workbench
+) -> dict[str, Any]:
+    """Return where a joint minimisation of PILE ended, and the true errors there."""
+    first = model(ps.AnisotropicRBF(theta=1.0, s=1.0), 0.1, seed, settings)
+    found = bench.minimum(name, first, BOUNDS, start)
+    values = {str(each): float(value) for each, value in zip(found["parameter"].values, found["end"], strict=True)}
+    theta, s = canonical(values["kernel.theta"], values["kernel.s"])
+    on = STRIP.interior(ps.GaussLegendre(30))
+    scale = settings.beta**2 * math.pi
+    errors = ps.accuracy(first.replace(values), solution(settings.beta), on, DT + settings.beta * DX, scale=scale)
+    assert errors.physics is not None
+    return {
+        "start_theta": start["kernel.theta"],
+        "start_s": start["kernel.s"],
+        "start_bandwidth": start["kernel.bandwidth"],
+        "start_gamma": start["gamma"],
+        "start_rho": start["rho"],
+        "theta": theta,
+        "s": s,
+        "bandwidth": values["kernel.bandwidth"],
+        "gamma": values["gamma"],
+        "rho": values["rho"],
+        "eta": values["eta"],
+        "pile": float(found["pile"]),
+        "rounding": float(found["rounding"]),
+        "noise_variance": values["gamma"] / 2,
+        "off": apart(theta, math.atan(settings.beta)),
+        "relative_l2": errors.data.relative_l2,
+        "R_data": errors.data.value,
+        "R_phys": errors.physics.value,
+        "evaluations": int(found["evaluations"]),
+        "ending": str(found["ending"].values),
+        "at_bounds": _edges(found, turned=values["kernel.s"] > 1),
+        "path": found["path"].values,
+        "values": values,
+    }
+
+
+def _edges(found: xr.Dataset, turned: bool) -> str:
+    """Return which hyperparameters ended at which bound; the bounds of s change places with its inverse."""
+    edges = {
+        str(name): str(edge) for name, edge in zip(found["parameter"].values, found["at_bound"].values, strict=True)
+    }
+    if turned:
+        edges["kernel.s"] = {"lower": "upper", "upper": "lower", "": ""}[edges["kernel.s"]]
+    return ", ".join(f"{name.removeprefix('kernel.')} {edge}" for name, edge in edges.items() if edge)
+
+
+def _stacked(prefix: str, dimension: str, rows: list[dict[str, Any]]) -> xr.Dataset:
+    longest = max(len(row["path"]) for row in rows)
+    paths = np.array([np.pad(row["path"], (0, longest - len(row["path"])), constant_values=np.nan) for row in rows])
+    columns = {name: [row[name] for row in rows] for name in rows[0] if name not in ("path", "values")}
+    return xr.Dataset(
+        {f"{prefix}_{name}": (dimension, column) for name, column in columns.items()}
+        | {f"{prefix}_path": ((dimension, f"{prefix}_step"), paths)},
+        {dimension: np.arange(len(rows), dtype=np.int32)},
+    )
+
+
+def _joint_numbers(generic: list[dict[str, Any]], informed: list[dict[str, Any]]) -> dict[str, Any]:
+    def plain(row: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in row.items() if name != "path"}
+
+    best = min(generic, key=lambda row: row["pile"])
+    collapsed = [row for row in generic if row["noise_variance"] > 0.25 and row["relative_l2"] > 0.9]
+    averaged = ("relative_l2", "noise_variance", "off", "pile", "R_data", "R_phys")
+    return {
+        "generic": [plain(row) for row in generic],
+        "informed": [plain(row) for row in informed],
+        "best": plain(best),
+        "best_start": generic.index(best),
+        "reached": sum(row["off"] < 0.005 and row["relative_l2"] < 0.1 for row in generic),
+        "collapsed": plain(min(collapsed, key=lambda row: row["pile"])) if collapsed else None,
+        "collapsed_starts": len(collapsed),
+        "collapsed_gap": min(row["pile"] for row in collapsed) - best["pile"] if collapsed else None,
+        "informed_mean": {name: float(np.mean([row[name] for row in informed])) for name in averaged},
+        "informed_worst": {name: max(row[name] for row in informed) for name in ("relative_l2", "off")},
+    }
+
+
+def _fits(settings: Settings, numbers: Mapping[str, Any], oriented: ps.Kernel) -> xr.Dataset:
+    """Return the posterior means of seed 0 that tell the story."""
+    times, places = np.linspace(0, 1, settings.picture), np.linspace(0, 2 * math.pi, settings.picture)
+    points = np.stack(np.meshgrid(times, places, indexing="ij"), axis=-1).reshape(-1, 2)
+    family = ps.AnisotropicRBF(theta=1.0, s=1.0)
+    joint = model(family, 0.1, 0, settings)
+    chosen = {
+        f"{kind} at noise {noise:g}": model(kernel, noise, 0, settings).replace(
+            {"kernel.bandwidth": numbers[kind][f"{noise:g}"]["chosen"][0]}
+        )
+        for kind, kernel, noise in (("isotropic", ps.RBF(1.0), 1.0), ("isotropic", ps.RBF(1.0), 0.1),
+                                    ("anisotropic", oriented, 0.1))
+    }  # fmt: skip
+    chosen["joint minimum"] = joint.replace(numbers["joint"]["best"]["values"])
+    if numbers["joint"]["collapsed"]:
+        chosen["collapsed optimum"] = joint.replace(numbers["joint"]["collapsed"]["values"])
+    shape = (settings.picture, settings.picture)
+    means = [ps.posterior(each).mean(points).reshape(shape) for each in chosen.values()]
+    truth: Float[np.ndarray, "p p"] = np.sin(points[:, 1] - settings.beta * points[:, 0]).reshape(shape)
+    return xr.Dataset(
+        {"fit_mean": (("fit", "t", "x"), np.array(means)), "truth": (("t", "x"), truth)},
+        {"fit": list(chosen), "t": times, "x": places},
+    )
+
+
+def _checks(settings: Settings, numbers: Mapping[str, Any]) -> list[dict[str, Any]]:
+    loud, joint, beta = numbers["isotropic"]["1"], numbers["joint"], f"arctan {settings.beta:g}"
+    checks = []
+    if abs(settings.beta) == 30:  # a slower wave can be followed by an isotropic kernel
+        checks += [
+            check("isotropic, noise 1: PILE falls with the bandwidth from 0.1 to 5, every seed", "true",
+                  loud["pile_decreases_from_0.1"], loud["pile_decreases_from_0.1"]),
+            check("isotropic, noise 1: relative L² error at PILE's choice", "above 0.9 (the all-zero solution)",
+                  loud["relative_l2"], loud["relative_l2"] > 0.9),
+        ]  # fmt: skip
+    for each in numbers["landscape"].values():
+        name = f"landscape of β = {each['beta']:.4g}"
+        checks += [
+            check(f"{name}: |θ* − arctan β| modulo π", f"at most one step, {each['step']:.3g}", each["distance"],
+                  each["distance"] <= each["step"]),
+            check(f"{name}: s*", "0.5, the lower end", each["s"], each["s"] == 0.5),
+        ]  # fmt: skip
+    bar = 0.025 * math.sqrt(1000 / settings.data)  # 0.025 at the full size; errors fall as 1/√n
+    for name, row in (
+        ("best generic start", joint["best"]),
+        ("start from the data-free choice", joint["informed"][0]),
+    ):
+        checks += [
+            check(f"{name}: |θ − {beta}| modulo π", "below 0.005", row["off"], row["off"] < 0.005),
+            check(f"{name}: noise variance", "0.008 to 0.012 (true: 0.01)", row["noise_variance"],
+                  abs(row["noise_variance"] - 0.01) < 0.002),
+            check(f"{name}: relative L² error", f"below {bar:.3g}", row["relative_l2"], row["relative_l2"] < bar),
+        ]  # fmt: skip
+    if joint["collapsed"]:
+        gap = joint["collapsed_gap"]
+        checks.append(check("PILE of the collapsed optimum above that of the best", "more than 2", gap, gap > 2))
+    return checks
+
+
+STUDY = Study("convection", compute, report)

@@ -1,0 +1,76 @@
+"""Pieces that the reports of studies have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pilescore.charts import Curve, Section, TextTable
+
+
+def digits(value: float | int) -> str:
+    """Return a number with three significant digits, as one would write it."""
+    if 1e-3 <= abs(value) < 1e4 or value == 0:
+        shown = f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+        return shown.replace("-", "−")
+    mantissa, exponent = f"{value:.2e}".split("e")
+    return f"{mantissa}·10{str(int(exponent)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}".replace("-", "−")
+
+
+def percent(part: float) -> str:
+    """Return a part of one in percent."""
+    return f"{100 * part:.0f}%"
+
+
+def error_curve(name: str, errors: xr.DataArray, along: str, colour: int) -> Curve:
+    """Return errors that are shown by their logarithm: the geometric mean over seeds, ± two deviations."""
+    logs: Any = np.log(errors)
+    mean, band = logs.mean("seed"), 2 * _deviation(logs)
+    return Curve(
+        name, errors[along].values, np.exp(mean).values, np.exp(mean - band).values, np.exp(mean + band).values, colour
+    )
+
+
+def score_curve(name: str, score: xr.DataArray, along: str, colour: int) -> Curve:
+    """Return a score on the right axis: the mean over seeds, ± two deviations."""
+    mean, band = score.mean("seed"), 2 * _deviation(score)
+    low, high = (mean - band).values, (mean + band).values
+    return Curve(name, score[along].values, mean.values, low, high, colour, axis="right")
+
+
+def _deviation(values: xr.DataArray) -> xr.DataArray:
+    return values.std("seed", ddof=min(1, values.sizes["seed"] - 1))
+
+
+def checks_table(summary: Mapping[str, Any]) -> Section:
+    """Return the figures that should come out, and which did."""
+    rows = [
+        (each["what"], each["expected"], shown(each["found"]), "yes" if each["holds"] else "NO")
+        for each in summary["checks"]
+    ]
+    return Section(
+        "Did it come out as it should?",
+        ("Computed in this run, from these settings.",),
+        (),
+        (TextTable("Figures that are expected of this study.", ("figure", "expected", "found", "holds"), tuple(rows)),),
+    )
+
+
+def shown(found: Any) -> str:
+    """Return what a check found."""
+    if isinstance(found, bool):
+        return str(found).lower()
+    if isinstance(found, list):
+        return " to ".join(digits(value) for value in found)
+    return digits(found)
+
+
+def details(summary: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return settings and versions, for the end of the page."""
+    return (
+        *((name.replace("_", " "), str(value)) for name, value in summary["settings"].items()),
+        *((f"{name} version", version) for name, version in summary["versions"].items()),
+    )
