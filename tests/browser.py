@@ -1,6 +1,7 @@
 """A real browser for tests of pages: headless Chromium, driven by playwright."""
 
 import dataclasses
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -25,7 +26,8 @@ def running_browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
     path = find_chromium()
     if path is None:
-        pytest.skip("needs an installed chromium or google-chrome")
+        missing = "needs a browser: apt-get install chromium"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)  # CI is to see the pages
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=path, args=FLAGS)
         try:

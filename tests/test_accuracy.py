@@ -78,18 +78,18 @@ def test_the_exact_poisson_solution():
     assert max(abs(float(poisson.solution(p))) for p in jnp.asarray(edge)) < 1e-4
 
 
-def test_figures_of_the_poisson_problem(capsys):
+@pytest.mark.parametrize(
+    ("bandwidth", "score", "data", "physics"),
+    [(0.1, 8.2, 0.41, 401.0), (0.4, 4.1, 0.013, 0.009), (1.5, 13.5, None, 0.2)],
+)
+def test_figures_of_the_poisson_problem(bandwidth, score, data, physics):
     """PILE is smallest near h = 0.4, where both errors are small; it rises steeply on both sides."""
-    rows = {row["bandwidth"]: row for row in poisson.table((0.1, 0.4, 1.5))}
-    expected = {0.1: (8.2, 0.41, 401.0), 0.4: (4.1, 0.013, 0.009), 1.5: (13.5, None, 0.2)}
-    for h, (value, data, physics) in expected.items():
-        row = rows[h]
-        assert row["pile"].value == pytest.approx(value, abs=0.06)
-        assert data is None or row["data"].value == pytest.approx(data, rel=0.05)
-        assert row["physics"].value == pytest.approx(physics, rel=0.05)
-    poisson.main()
-    printed = capsys.readouterr().out
-    assert "0.40" in printed.split("<- PILE chooses")[0].splitlines()[-1]
+    model = poisson.model(bandwidth)
+    fine = poisson.SQUARE.interior(ps.GaussLegendre(30))
+    errors = ps.accuracy(model, poisson.solution, fine, poisson.LAPLACIAN, operator_truth=poisson.forcing)
+    assert ps.pile(model).value == pytest.approx(score, abs=0.06)
+    assert data is None or errors.data.value == pytest.approx(data, rel=0.05)
+    assert errors.physics.value == pytest.approx(physics, rel=0.05)
 
 
 def test_figures_of_the_convection_problem():

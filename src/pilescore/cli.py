@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shlex
 import signal
@@ -25,8 +24,8 @@ Exit codes: 0 done, 1 it failed, 2 something in the command is wrong and nothing
 
 @click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="pilescore")
-def commands() -> None:
-    r"""PILE, the Physics-Informed Log Evidence: one number that says how good a physics-informed model is.
+def commands() -> None:  # \b keeps click from filling a paragraph
+    """PILE, the Physics-Informed Log Evidence: one number that says how good a physics-informed model is.
 
     \b
     Start with
@@ -37,7 +36,7 @@ def commands() -> None:
 
 @commands.group(epilog=EPILOG)
 def study() -> None:
-    r"""Run a case study, from noisy data to a report with figures.
+    """Run a case study, from noisy data to a report with figures.
 
     \b
     A study writes to its directory
@@ -106,12 +105,10 @@ def _seeds(seeds: int | None) -> dict[str, Any]:
 
 
 def _run(study: Any, settings: Any, out: Path, as_json: bool, resume: bool, overwrite: bool) -> None:
-    from . import __version__
-    from .studies.study import run
+    from .studies.study import kept_settings, run
     from .studies.words import shown
 
-    kept = {"study": study.name, "pilescore": __version__, **dataclasses.asdict(settings)}
-    with Folder(out, kept, resume=resume, overwrite=overwrite).entered() as folder:
+    with Folder(out, kept_settings(study, settings), resume=resume, overwrite=overwrite).entered() as folder:
         summary, report = run(study, settings, folder, lambda text: click.echo(text, err=True))
     if as_json:
         click.echo(json.dumps(summary, indent=1, ensure_ascii=False))
@@ -135,6 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return BAD_INPUT
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "pilescore"
+        return _say(f"{error.format_message()} See {command} --help.", BAD_INPUT)
     except click.ClickException as error:
         return _say(error.format_message(), BAD_INPUT)
     except InputError as error:

@@ -55,7 +55,8 @@ class Folder:
     ) -> None:
         self.path = Path(path).absolute()
         self.settings = json.loads(json.dumps(settings))
-        require(not (resume and overwrite), "resume", "resume and overwrite", "one of the two")
+        if resume and overwrite:
+            raise InputError("--resume goes on with what is there and --overwrite replaces it; give one of the two")
         self._check_place()
         if not resume and not overwrite and self.path.is_dir() and any(self.path.iterdir()):
             raise InputError(

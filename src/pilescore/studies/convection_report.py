@@ -307,7 +307,8 @@ def _anisotropic(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
             Figure(
                 "anisotropic",
                 "Oriented kernel: errors and PILE against the bandwidth",
-                "Compare with the isotropic kernel: with noise 0.1 both errors are far smaller at the minimum of PILE.",
+                f"With noise 0.1, R_data at PILE's choice is {digits(quiet['R_data'])}; it was "
+                f"{digits(before['R_data'])} with the isotropic kernel.",
                 _sweep(results, summary, "anisotropic"),
             ),
         ),

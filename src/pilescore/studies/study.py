@@ -61,6 +61,11 @@ class Workbench:
         return self.folder.part(name, compute)
 
 
+def kept_settings(study: Study, settings: Any) -> dict[str, Any]:
+    """Return all that the results depend on, for the folder."""
+    return {"study": study.name, "pilescore": ps.__version__, **dataclasses.asdict(settings)}
+
+
 def described(best: ps.Minimum) -> xr.Dataset:
     """Return what a minimisation from one start found, by the names of hyperparameters."""
     (run,) = best.runs

@@ -1,0 +1,216 @@
+"""The command line: what it says, how it ends, and that nothing is lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import xarray as xr
+
+from pilescore import cli, folders
+from pilescore.errors import InputError, SaveError
+
+TINY = "cls(seeds=seeds, side=7, values=7, picture=9)"
+DRIVER = f"""
+import sys
+import pilescore.report
+from pilescore.studies import poisson
+pilescore.report.write_report = lambda report, directory: (directory / "report.html").write_text(report.title)
+poisson.Settings.quick = classmethod(lambda cls, seeds=2: {TINY})
+from pilescore.cli import main
+sys.exit(main())
+"""
+
+
+def started(directory, *options):
+    """The command in a process of its own, on small sizes and without its figures."""
+    command = [sys.executable, "-c", DRIVER, "study", "poisson", "--quick", "--out", str(directory), *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def stopped(directory, number):
+    """A study that was stopped by a signal when its first sweep was on disk."""
+    process = started(directory)
+    deadline = time.monotonic() + 120
+    while not (directory / "parts" / "bandwidth.nc").exists() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def loaded(directory):
+    with xr.open_dataset(directory / "results.nc", engine="scipy") as opened:
+        return opened.load()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A study that ran through, and what it printed."""
+    directory = tmp_path_factory.mktemp("whole") / "out"
+    process = started(directory, "--json")
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    return directory, out, err
+
+
+def test_json_is_the_summary_and_nothing_else(whole):
+    directory, out, err = whole
+    assert json.loads(out) == json.loads((directory / "summary.json").read_text())
+    assert "[1/5] sweep over bandwidth: 7 values, 2 seeds" in err
+    assert "Warning" not in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_study_goes_on_to_the_same_results(whole, tmp_path, number):
+    directory = tmp_path / "out"
+    code, out, err = stopped(directory, number)
+    assert out == ""
+    assert (directory / "parts" / "settings.json").is_file()
+    if number == signal.SIGKILL:
+        assert code == -signal.SIGKILL
+    else:
+        assert code == 130
+        again = f"pilescore study poisson --quick --out {directory} --resume"
+        assert err.splitlines()[-1] == f"pilescore: interrupted: what is done is kept. Go on with: {again}"
+        assert "Traceback" not in err
+    process = started(directory, "--resume")
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    assert "Expected of this study:" in out
+    assert f"Open {directory}/report.html." in out
+    xr.testing.assert_identical(loaded(directory), loaded(whole[0]))
+    assert not (directory / "parts").exists()
+
+
+BAD = {
+    "No such command 'posson'": ["study", "posson"],
+    "--seeds: expected a whole number from 1 to 1000; got 0": ["study", "poisson", "--seeds", "0"],
+    "got -3": ["study", "convection", "--seeds", "-3"],
+    "'1.5' is not a valid integer": ["study", "poisson", "--seeds", "1.5"],
+    "--beta: expected a number from 0.1 to 1000, or its negative; got nan": ["study", "convection", "--beta", "nan"],
+    "got inf": ["study", "convection", "--beta", "inf"],
+    "got 0.0": ["study", "convection", "--beta", "0"],
+    "'fast' is not a valid float": ["study", "convection", "--beta", "fast"],
+    "No such option '--beta'": ["study", "poisson", "--beta", "3"],
+    "give one of the two": ["study", "poisson", "--resume", "--overwrite"],
+    "a directory, not a file": ["study", "poisson", "--out", "file"],
+    "is a file": ["study", "poisson", "--out", "file/deeper"],
+    "/proc cannot be written to": ["study", "poisson", "--out", "/proc/out"],
+    "full is not empty": ["study", "poisson", "--out", "full"],
+    "holds nothing that could be resumed": ["study", "poisson", "--out", "full", "--resume"],
+    "Option '--out' requires an argument": ["study", "poisson", "--out"],
+}
+
+
+@pytest.mark.parametrize("said", BAD)
+def test_bad_input_is_one_line_and_writes_nothing(said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("precious")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("precious")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert cli.main(BAD[said]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("pilescore: error: ")
+    assert said in err
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_directory_of_other_work_is_not_resumed(whole, capsys):
+    directory = whole[0]
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    for options, said in ((["--seeds", "3"], "seeds was 2, now 3"), ([], "side was 7, now 13")):
+        assert cli.main(["study", "poisson", "--out", str(directory), "--resume", *options]) == 2
+        assert said in capsys.readouterr().err
+    assert cli.main(["study", "convection", "--out", str(directory), "--resume"]) == 2
+    assert "study was 'poisson', now 'convection'" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
+
+
+def test_help(capsys):
+    assert cli.main(["--help"]) == 0
+    assert "pilescore study poisson --quick" in capsys.readouterr().out
+    assert cli.main(["study", "convection", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(
+        option in shown for option in ("--out", "--seeds", "--quick", "--json", "--resume", "--overwrite", "--beta")
+    )
+    assert cli.main(["study"]) == 2
+    shown = capsys.readouterr().out
+    assert "results.nc      every score" in shown
+    assert "130 interrupted" in shown
+    assert cli.main(["--version"]) == 0
+    assert "0.1.0" in capsys.readouterr().out
+
+
+def test_failures_have_an_exit_code_of_their_own(monkeypatch, tmp_path, capsys):
+    def fail(*_):
+        raise SaveError("could not write results.nc: No space left on device")
+
+    monkeypatch.setattr("pilescore.studies.study.run", fail)
+    assert cli.main(["study", "poisson", "--out", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err == "pilescore: error: could not write results.nc: No space left on device\n"
+
+
+def test_importing_the_library_does_not_import_what_draws():
+    heavy = "{'matplotlib', 'plotly', 'jinja2', 'click', 'playwright'}"
+    code = f"import sys, pilescore; sys.exit(str({heavy} & set(sys.modules)) if {heavy} & set(sys.modules) else 0)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_overwriting_leaves_other_files_alone(tmp_path):
+    (tmp_path / "figures").mkdir()
+    theirs = [tmp_path / "thesis.tex", tmp_path / "figures" / "photo.jpg"]
+    ours = [tmp_path / "report.html", tmp_path / "summary.json", tmp_path / "results.nc"]
+    for path in theirs + ours:
+        path.write_text("old")
+    with folders.Folder(tmp_path, {"a": 1}, overwrite=True).entered() as folder:
+        assert not folder.finished
+        assert [path for path in ours if path.exists()] == []
+    assert [path.read_text() for path in theirs] == ["old", "old"]
+
+
+def test_a_part_is_computed_once(tmp_path):
+    calls = []
+
+    def compute():
+        calls.append(1)
+        return xr.Dataset({"a": ("x", [1.0, 2.0])}, {"x": [0, 1]})
+
+    with folders.Folder(tmp_path, {"n": 1}).entered() as folder:
+        first = folder.part("one", compute)
+    with folders.Folder(tmp_path, {"n": 1}, resume=True).entered() as folder:
+        xr.testing.assert_identical(folder.part("one", compute), first)
+    assert calls == [1]
+    assert first.attrs == {}
+
+
+def test_two_cannot_work_in_one_directory(tmp_path):
+    with folders.Folder(tmp_path, {}).entered():
+        second = folders.Folder(tmp_path, {}, resume=True)
+        with pytest.raises(InputError, match="another process is at work"), second.entered():
+            pass
+    with folders.Folder(tmp_path, {}, resume=True).entered():
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_without_permission(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match="cannot be written to"):
+        folders.Folder(tmp_path / "out", {})
+
+
+def test_a_damaged_summary_is_not_resumed(tmp_path):
+    (tmp_path / "summary.json").write_text("{")
+    with pytest.raises(InputError, match="nothing that could be resumed"):
+        folders.Folder(tmp_path, {}, resume=True)
+    assert Path(tmp_path / "summary.json").read_text() == "{"
