@@ -246,11 +246,12 @@ def _solved(models: list[Model], wanted: _Wanted) -> Iterator[dict[str, Any]]:
     except FAILURES as failure:
         yield from ({"status": "failed", "reason": str(failure)} for _ in models)
         return
-    variances: dict[int, np.ndarray] = {}
+    systems = [_with_values(first, model) for model in models]
+    alphas = np.stack([system.alpha for system in systems], axis=1)
+    shared: dict[tuple[str, int], np.ndarray] = {}
     left_out = left_out_variances(first) if wanted.losses else None
-    for model in models:
+    for place, system in enumerate(systems):
         try:
-            system = _with_values(first, model)
             score = value(system, wanted.profiled, wanted.given_physics, warn=False)
             found = _scored(score)
             if left_out is not None:
@@ -259,7 +260,8 @@ def _solved(models: list[Model], wanted: _Wanted) -> Iterator[dict[str, Any]]:
             if wanted.known is not None:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", PrecisionWarning)  # said by the status
-                    errors = measured(_Repeated(system, variances), wanted.known, score.eta / system.eta)
+                    post = _Together(system, alphas, place, shared)
+                    errors = measured(post, wanted.known, score.eta / system.eta)
                 found |= _risks("data", errors.data) | _risks("phys", errors.physics)
         except FAILURES as failure:
             found = {"status": "failed", "reason": str(failure)}
@@ -277,16 +279,27 @@ def _with_values(system: System, model: Model) -> System:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class _Repeated(Posterior):
-    """A posterior whose variances at the nodes are those of other values too, and are computed once."""
+class _Together(Posterior):
+    """One of several posteriors that differ in their values only: what they share at the nodes is computed once."""
 
-    variances: dict[int, np.ndarray]
+    alphas: Float[np.ndarray, "N s"]
+    place: int
+    """Which of them."""
+    shared: dict[tuple[str, int], np.ndarray]
+    """Means of all, and variances, by operator."""
+
+    def mean(self, points: Any, operator: Operator = identity) -> Float[np.ndarray, " n"]:
+        """Return the posterior mean of `A f`."""
+        if ("mean", id(operator)) not in self.shared:
+            crosses = self._cross(self._query(points, operator))
+            self.shared["mean", id(operator)] = np.concatenate([block @ self.alphas for _, block in crosses])
+        return self.shared["mean", id(operator)][:, self.place]
 
     def variance(self, points: Any, operator: Operator = identity) -> Float[np.ndarray, " n"]:
         """Return the posterior variance of `A f`."""
-        if id(operator) not in self.variances:
-            self.variances[id(operator)] = super().variance(points, operator)
-        return self.variances[id(operator)]
+        if ("variance", id(operator)) not in self.shared:
+            self.shared["variance", id(operator)] = super().variance(points, operator)
+        return self.shared["variance", id(operator)]
 
 
 def _scored(score: Pile) -> dict[str, Any]:
