@@ -36,7 +36,7 @@ def stopped(directory, number):
     """A study that was stopped by a signal when its first sweep was on disk."""
     process = started(directory)
     deadline = time.monotonic() + 120
-    while not (directory / "parts" / "bandwidth.nc").exists() and process.poll() is None:
+    while not (directory / "pilescore-parts" / "bandwidth.nc").exists() and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(number)
@@ -71,13 +71,13 @@ def test_a_stopped_study_goes_on_to_the_same_results(whole, tmp_path, number):
     directory = tmp_path / "out"
     code, out, err = stopped(directory, number)
     assert out == ""
-    assert (directory / "parts" / "settings.json").is_file()
+    assert (directory / "pilescore-parts" / "settings.json").is_file()
     if number == signal.SIGKILL:
         assert code == -signal.SIGKILL
     else:
         assert code == 130
         again = f"pilescore study poisson --quick --out {directory} --resume"
-        assert err.splitlines()[-1] == f"pilescore: interrupted: what is done is kept. Go on with: {again}"
+        assert err.splitlines()[-1] == f"pilescore: interrupted: What is done is kept. Go on with: {again}"
         assert "Traceback" not in err
     process = started(directory, "--resume")
     out, err = process.communicate(timeout=200)
@@ -85,7 +85,7 @@ def test_a_stopped_study_goes_on_to_the_same_results(whole, tmp_path, number):
     assert "Expected of this study:" in out
     assert f"Open {directory}/report.html." in out
     xr.testing.assert_identical(loaded(directory), loaded(whole[0]))
-    assert not (directory / "parts").exists()
+    assert not (directory / "pilescore-parts").exists()
 
 
 BAD = {
@@ -157,7 +157,11 @@ def test_failures_have_an_exit_code_of_their_own(monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr("pilescore.studies.study.run", fail)
     assert cli.main(["study", "poisson", "--out", str(tmp_path / "out")]) == 1
-    assert capsys.readouterr().err == "pilescore: error: could not write results.nc: No space left on device\n"
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "pilescore: error: could not write results.nc: No space left on device. What is done is kept."
+    )
+    assert said.endswith(f"{tmp_path}/out --resume\n")
 
 
 def test_importing_the_library_does_not_import_what_draws():
@@ -166,16 +170,43 @@ def test_importing_the_library_does_not_import_what_draws():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_overwriting_leaves_other_files_alone(tmp_path):
-    (tmp_path / "figures").mkdir()
-    theirs = [tmp_path / "thesis.tex", tmp_path / "figures" / "photo.jpg"]
-    ours = [tmp_path / "report.html", tmp_path / "summary.json", tmp_path / "results.nc"]
+@pytest.mark.parametrize("summary", ['{"settings": {}, "figures": ["fits"]}', "a poem", '{"figures": 3}'])
+def test_overwriting_leaves_other_files_alone(tmp_path, summary):
+    known = summary.endswith('["fits"]}')
+    for name in ("figures", "parts"):
+        (tmp_path / name).mkdir()
+    theirs = [tmp_path / "thesis.tex", tmp_path / "figures" / "photo.png", tmp_path / "parts" / "engine.nc"]
+    ours = [tmp_path / "report.html", tmp_path / "results.nc", tmp_path / "figures" / "fits.png"]
     for path in theirs + ours:
         path.write_text("old")
-    with folders.Folder(tmp_path, {"a": 1}, overwrite=True).entered() as folder:
-        assert not folder.finished
-        assert [path for path in ours if path.exists()] == []
-    assert [path.read_text() for path in theirs] == ["old", "old"]
+    (tmp_path / "summary.json").write_text(summary)
+    with folders.Folder(tmp_path, {"a": 1}, overwrite=True).entered():
+        assert [path for path in ours if path.exists()] == ([] if known else ours)
+    assert [path.read_text() for path in theirs] == ["old"] * 3
+
+
+def test_work_that_was_killed_as_it_began_can_be_begun_again(tmp_path):
+    (tmp_path / ".pilescore-parts").mkdir()
+    for options in ({}, {"resume": True}):
+        with folders.Folder(tmp_path, {"a": 1}, **options).entered() as folder:
+            assert not folder.finished
+            assert not (tmp_path / ".pilescore-parts").exists()
+
+
+def test_what_json_does_not_have_becomes_null(tmp_path):
+    with folders.Folder(tmp_path, {}).entered() as folder:
+        folder.finish(xr.Dataset(), {"a": [float("nan"), 1.0], "b": {"c": float("inf")}})
+    assert json.loads((tmp_path / "summary.json").read_text()) == {"a": [None, 1.0], "b": {"c": None}}
+
+
+def test_the_hint_keeps_the_path(monkeypatch, tmp_path, capsys):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pilescore.studies.study.run", stop)
+    directory = f"{tmp_path}/two  spaces ü"
+    assert cli.main(["study", "poisson", "--out", directory, "--overwrite"]) == 130
+    assert capsys.readouterr().err.endswith(f"pilescore study poisson --out '{directory}' --resume\n")
 
 
 def test_a_part_is_computed_once(tmp_path):

@@ -12,14 +12,15 @@ from typing import Any
 
 import click
 
-from .errors import InputError, PilescoreError, require
+from .errors import InputError, PilescoreError, SaveError, require
 from .folders import FIGURES, REPORT, RESULTS, SUMMARY, Folder
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 EPILOG = """\b
-Exit codes: 0 done, 1 it failed, 2 something in the command is wrong and nothing was written,
-130 interrupted (what is done is kept, and how to go on is printed)."""
+Exit codes: 0 done (whether each expected figure came out is printed), 1 it failed, 2 something in
+the command is wrong and nothing was written, 130 interrupted (what is done is kept, and how to go on
+is printed)."""
 
 
 @click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -139,14 +140,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(error.format_message(), BAD_INPUT)
     except InputError as error:
         return _say(str(error), BAD_INPUT)
-    except (PilescoreError, OSError) as error:
+    except (SaveError, OSError) as error:
+        return _say(f"{error}. {_how_to_go_on(given)}", FAILED)
+    except PilescoreError as error:
         return _say(str(error), FAILED)
     except (click.Abort, KeyboardInterrupt):
-        again = [each for each in given if each not in ("--overwrite", "--resume")]
-        return _say(f"what is done is kept. Go on with: {shlex.join(['pilescore', *again, '--resume'])}", INTERRUPTED)
+        return _say(_how_to_go_on(given), INTERRUPTED)
+
+
+def _how_to_go_on(given: list[str]) -> str:
+    again = [each for each in given if each not in ("--overwrite", "--resume")]
+    return f"What is done is kept. Go on with: {shlex.join(['pilescore', *again, '--resume'])}"
 
 
 def _say(text: str, code: int) -> int:
     what = "interrupted" if code == INTERRUPTED else "error"
-    click.echo(f"pilescore: {what}: {' '.join(text.split())}", err=True)
+    click.echo(f"pilescore: {what}: {' '.join(text.splitlines())}", err=True)
     return code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -19,13 +20,14 @@ from .files import replace
 from .records import Record, fingerprint
 
 PARTS, SETTINGS, RESULTS, SUMMARY, FIGURES, REPORT = (
-    "parts",
+    "pilescore-parts",
     "settings.json",
     "results.nc",
     "summary.json",
     "figures",
     "report.html",
 )
+KINDS = ("png", "pdf")
 
 
 class Folder:
@@ -42,7 +44,7 @@ class Folder:
     resume
         Go on with what is in the directory.
     overwrite
-        Replace what is in the directory; files that are not of this kind of work are left alone.
+        Replace such work in the directory; all other files there are left alone.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Folder:
         if resume and overwrite:
             raise InputError("--resume goes on with what is there and --overwrite replaces it; give one of the two")
         self._check_place()
-        if not resume and not overwrite and self.path.is_dir() and any(self.path.iterdir()):
+        if not resume and not overwrite and self._holds_something():
             raise InputError(
                 f"out: {self.path} is not empty. Give another directory, --resume to go on with what is there, or "
                 "--overwrite to replace it."
@@ -83,13 +85,17 @@ class Folder:
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            except BlockingIOError as error:
                 raise InputError(f"out: another process is at work in {self.path}") from error
+            except OSError as error:
+                raise InputError(f"out: {self.path} cannot be locked: {error.strerror}") from error
             if self.overwrite:
                 self._clear()
-            if not self.finished:
-                self._parts.mkdir(exist_ok=True)
-                replace(self._parts / SETTINGS, _as_bytes(self.settings))
+            if not self.finished and not self._parts.exists():
+                beginning = self.path / f".{PARTS}"  # parts without settings could not be resumed
+                beginning.mkdir(exist_ok=True)
+                replace(beginning / SETTINGS, _as_bytes(self.settings))
+                beginning.rename(self._parts)
             yield self
         finally:
             os.close(handle)
@@ -142,10 +148,11 @@ class Folder:
 
     def _check_same(self) -> None:
         """Refuse to go on with other work than that which is there."""
-        if not self.path.is_dir() or not any(self.path.iterdir()):
+        if not self._holds_something():
             return
-        places = [(self._parts / SETTINGS, ()), (self.path / SUMMARY, ("settings",))]
-        found = next((_loaded(place, *keys) for place, keys in places if place.is_file()), None)
+        found = _loaded(self._parts / SETTINGS)
+        if found is None:
+            found = _loaded(self.path / SUMMARY, "settings")
         if not isinstance(found, dict):
             raise InputError(f"out: {self.path} holds nothing that could be resumed")
         names = sorted(name for name in {*found, *self.settings} if found.get(name) != self.settings.get(name))
@@ -153,16 +160,29 @@ class Folder:
             pairs = [f"{name} was {found.get(name)!r}, now {self.settings.get(name)!r}" for name in names]
             raise InputError(f"out: {self.path} holds other work: {'; '.join(pairs)}. Nothing was changed.")
 
+    def _holds_something(self) -> bool:
+        return self.path.is_dir() and any(each.name != f".{PARTS}" for each in self.path.iterdir())
+
     def _clear(self) -> None:
-        for name in (RESULTS, SUMMARY, REPORT):
-            (self.path / name).unlink(missing_ok=True)
-        for picture in [*(self.path / FIGURES).glob("*.png"), *(self.path / FIGURES).glob("*.pdf")]:
-            picture.unlink()
+        """Remove the work of an earlier run, which is known by its summary."""
+        names = _loaded(self.path / SUMMARY, "figures")
+        if isinstance(names, list):
+            for path in (RESULTS, SUMMARY, REPORT, *(f"{FIGURES}/{name}.{kind}" for name in names for kind in KINDS)):
+                (self.path / path).unlink(missing_ok=True)
         self.close()
 
 
 def _as_bytes(content: Any) -> bytes:
-    return (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    return (json.dumps(_finite(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def _finite(content: Any) -> Any:
+    """Return the same with null for numbers that JSON does not have."""
+    if isinstance(content, Mapping):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def _loaded(path: Path, *keys: str) -> Any:

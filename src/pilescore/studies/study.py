@@ -90,7 +90,10 @@ def run(study: Study, settings: Any, folder: Folder, say: Callable[[str], None])
     if not folder.finished:
         results, numbers = study.compute(settings, Workbench(folder, say))
         versions = {name: importlib.metadata.version(name) for name in PACKAGES} | {"python": platform.python_version()}
-        folder.finish(results, {"study": study.name, "settings": folder.settings, "versions": versions, **numbers})
+        summary = {"study": study.name, "settings": folder.settings, "versions": versions, **numbers}
+        summary["seeds"] = list(range(settings.seeds))
+        summary["figures"] = [figure.name for figure in study.report(results, summary).figures]
+        folder.finish(results, summary)
     results, summary = folder.read()
     report = study.report(results, summary)
     say("drawing the figures and the report")

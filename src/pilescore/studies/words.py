@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,13 +12,20 @@ import xarray as xr
 from pilescore.charts import Curve, Section, TextTable
 
 
-def digits(value: float | int) -> str:
-    """Return a number with three significant digits, as one would write it."""
+def digits(value: float | int | None) -> str:
+    """Return a number with three significant digits, as one would write it; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return "—"
     if 1e-3 <= abs(value) < 1e4 or value == 0:
-        shown = f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+        shown = f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
         return shown.replace("-", "−")
     mantissa, exponent = f"{value:.2e}".split("e")
     return f"{mantissa}·10{str(int(exponent)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}".replace("-", "−")
+
+
+def angle(value: float) -> str:
+    """Return an angle with five digits after the point."""
+    return f"{value:.5f}".replace("-", "−")
 
 
 def percent(part: float) -> str:
