@@ -11,7 +11,7 @@ import xarray as xr
 from pilescore.charts import Curve, Figure, Lines, Mark, Picture, Report, Section, TextTable
 
 from .convection_minima_report import joint_section, published_section
-from .words import angle, checks_table, details, digits, error_curve, score_curve
+from .words import angle, checks_table, details, digits, sweep_panel
 
 
 def report(results: xr.Dataset, summary: Mapping[str, Any]) -> Report:
@@ -110,23 +110,8 @@ def _sweep(results: xr.Dataset, summary: Mapping[str, Any], kind: str) -> tuple[
     for noise in results["noise"].values:
         chosen = summary[kind][f"{noise:g}"]["mean"]
         of = {name: results[f"{kind}_{name}"].sel(noise=noise) for name in ("R_data", "R_phys", "pile")}
-        panels.append(
-            Lines(
-                title=f"noise {noise:g}",
-                x_label="bandwidth h",
-                y_label="relative error",
-                curves=(
-                    error_curve("R_data, error in f", of["R_data"], "bandwidth", 0),
-                    error_curve("R_phys, error in the equation", of["R_phys"], "bandwidth", 1),
-                    score_curve("PILE", of["pile"], "bandwidth", 2),
-                ),
-                marks=(Mark(f"PILE chooses {digits(chosen)}", x=chosen),),
-                x_log=True,
-                y_log=True,
-                right_label="PILE",
-                right_log=bool((of["pile"] > 0).all()) and float(of["pile"].max()) > 10 * float(of["pile"].min()),
-            )
-        )
+        marks = (Mark(f"PILE chooses {digits(chosen)}", x=chosen),)
+        panels.append(sweep_panel(f"noise {noise:g}", "bandwidth h", of, "the equation", marks))
     return tuple(panels)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pilescore.charts import Figure, Lines, Mark, Picture, Report, Section, TextTable
+from pilescore.charts import Figure, Mark, Picture, Report, Section, TextTable
 
-from .words import checks_table, details, digits, error_curve, percent, score_curve
+from .words import checks_table, details, digits, percent, sweep_panel
 
 SYMBOLS = {"bandwidth": "bandwidth h", "rho": "physics temperature ρ", "gamma": "data temperature γ"}
 
@@ -79,27 +79,11 @@ def _sweeps(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
     for short, symbol in SYMBOLS.items():
         chosen = summary["sweeps"][short]["PILE"]["mean"]
         true = summary["true"].get(short)
-        pile = results[f"{short}_pile"]
-        panels.append(
-            Lines(
-                title=f"{symbol[0].upper()}{symbol[1:]}",
-                x_label=symbol,
-                y_label="relative error",
-                curves=(
-                    error_curve("R_data, error in f", results[f"{short}_R_data"], short, 0),
-                    error_curve("R_phys, error in Δf", results[f"{short}_R_phys"], short, 1),
-                    score_curve("PILE", pile, short, 2),
-                ),
-                marks=(
-                    Mark(f"PILE chooses {digits(chosen)}", x=chosen),
-                    *(() if true is None else (Mark(f"true {digits(true)}", x=true, colour=5),)),
-                ),
-                x_log=True,
-                y_log=True,
-                right_label="PILE",
-                right_log=bool((pile > 0).all()) and float(pile.max()) > 20 * float(pile.min()),
-            )
-        )
+        scores = {name: results[f"{short}_{name}"] for name in ("R_data", "R_phys", "pile")}
+        marks = [Mark(f"PILE chooses {digits(chosen)}", x=chosen)]
+        if true is not None:
+            marks.append(Mark(f"true {digits(true)}", x=true, colour=5))
+        panels.append(sweep_panel(f"{symbol[0].upper()}{symbol[1:]}", symbol, scores, "Δf", tuple(marks)))
     rows = []
     for short, name in SYMBOLS.items():
         of, best = summary["sweeps"][short]["PILE"], summary["sweeps"][short]["best in the sweep"]

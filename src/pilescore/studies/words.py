@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pilescore.charts import Curve, Section, TextTable
+from pilescore.charts import Curve, Lines, Mark, Section, TextTable
 
 
 def digits(value: float | int | None) -> str:
@@ -33,7 +33,30 @@ def percent(part: float) -> str:
     return f"{100 * part:.0f}%"
 
 
-def error_curve(name: str, errors: xr.DataArray, along: str, colour: int) -> Curve:
+def sweep_panel(
+    title: str, label: str, scores: Mapping[str, xr.DataArray], of_physics: str, marks: tuple[Mark, ...]
+) -> Lines:
+    """Return both errors and, on the right axis, PILE along a sweep: means over seeds, ± two deviations."""
+    (along,) = (str(name) for name in scores["pile"].dims if name != "seed")
+    pile = scores["pile"]
+    return Lines(
+        title=title,
+        x_label=label,
+        y_label="relative error",
+        curves=(
+            _error_curve("R_data, error in f", scores["R_data"], along, 0),
+            _error_curve(f"R_phys, error in {of_physics}", scores["R_phys"], along, 1),
+            _score_curve("PILE", pile, along, 2),
+        ),
+        marks=marks,
+        x_log=True,
+        y_log=True,
+        right_label="PILE",
+        right_log=bool((pile > 0).all()) and float(pile.max()) > 10 * float(pile.min()),
+    )
+
+
+def _error_curve(name: str, errors: xr.DataArray, along: str, colour: int) -> Curve:
     """Return errors that are shown by their logarithm: the geometric mean over seeds, ± two deviations."""
     logs: Any = np.log(errors)
     mean, band = logs.mean("seed"), 2 * _deviation(logs)
@@ -42,7 +65,7 @@ def error_curve(name: str, errors: xr.DataArray, along: str, colour: int) -> Cur
     )
 
 
-def score_curve(name: str, score: xr.DataArray, along: str, colour: int) -> Curve:
+def _score_curve(name: str, score: xr.DataArray, along: str, colour: int) -> Curve:
     """Return a score on the right axis: the mean over seeds, ± two deviations."""
     mean, band = score.mean("seed"), 2 * _deviation(score)
     low, high = (mean - band).values, (mean + band).values
