@@ -56,7 +56,7 @@ def joint_section(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
     )
     starts = {f"start {i + 1}": row for i, row in enumerate(joint["generic"])}
     starts |= {f"data-free choice, seed {i}": row for i, row in enumerate(joint["informed"])}
-    header = ("start", "from θ, s, h", "θ", "s", "h", "noise variance", "PILE", "L² error", "at bounds", "scores")
+    header = ("start", "from θ, s, h", "θ", "s", "h", "noise variance", "PILE", "L² error", "at bounds")
     seen = "Each curve is one start; lower is better."
     if collapsed:
         seen += " Two floors: the collapsed optimum above, the wave below."
@@ -90,7 +90,7 @@ def joint_section(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
 def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
     start = ", ".join(digits(row[f"start_{name}"]) for name in ("theta", "s", "bandwidth"))
     numbers = [digits(row[name]) for name in ("s", "bandwidth", "noise_variance", "pile", "relative_l2")]
-    return start, angle(row["theta"]), *numbers, _arrows(row["at_bounds"]), str(row["evaluations"])
+    return start, angle(row["theta"]), *numbers, _arrows(row["at_bounds"])
 
 
 def _arrows(edges: str) -> str:
