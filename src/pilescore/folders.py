@@ -31,9 +31,9 @@ KINDS = ("png", "pdf")
 
 
 class Folder:
-    """The directory of one piece of work: `parts/` while it is under way, then its results.
+    """The directory of one piece of work: its parts while it is under way, then its results.
 
-    It is entered as a context, which nobody else can enter at the same time.
+    Work is done within `entered`, where nobody else can be at the same time.
 
     Parameters
     ----------
@@ -71,8 +71,9 @@ class Folder:
 
     @property
     def finished(self) -> bool:
-        """Whether all is done: results and summary are there, and no parts."""
-        return (self.path / SUMMARY).is_file() and (self.path / RESULTS).is_file() and not self._parts.exists()
+        """Whether all is done: results and summary of these settings are there, and no parts."""
+        same = _loaded(self.path / SUMMARY, "settings") == self.settings
+        return same and (self.path / RESULTS).is_file() and not self._parts.exists()
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[Folder]:
@@ -165,8 +166,8 @@ class Folder:
 
     def _clear(self) -> None:
         """Remove the work of an earlier run, which is known by its summary."""
-        names = _loaded(self.path / SUMMARY, "figures")
-        if isinstance(names, list):
+        if isinstance(_loaded(self.path / SUMMARY, "settings"), dict):
+            names = _loaded(self.path / SUMMARY, "figures") or []
             for path in (RESULTS, SUMMARY, REPORT, *(f"{FIGURES}/{name}.{kind}" for name in names for kind in KINDS)):
                 (self.path / path).unlink(missing_ok=True)
         self.close()

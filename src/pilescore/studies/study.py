@@ -70,12 +70,9 @@ def described(best: ps.Minimum) -> xr.Dataset:
     """Return what a minimisation from one start found, by the names of hyperparameters."""
     (run,) = best.runs
     names = list(best.values)
-    padded = {name: np.full(len(names), np.nan) for name in ("start", "end", "standard_error")}
-    for i, name in enumerate(names):
-        padded["start"][i], padded["end"][i] = run.start[name], best.values[name]
-        padded["standard_error"][i] = best.standard_errors[name]
+    columns = {"start": run.start, "end": best.values, "standard_error": best.standard_errors}
     return xr.Dataset(
-        {name: ("parameter", column) for name, column in padded.items()}
+        {column: ("parameter", [values[name] for name in names]) for column, values in columns.items()}
         | {"at_bound": ("parameter", [best.at_bounds.get(name, "") for name in names])}
         | {"path": ("step", np.asarray(run.path["pile"])), "pile": best.pile.value, "rounding": best.pile.rounding}
         | {"evaluations": best.evaluations, "ending": best.ending},
