@@ -21,7 +21,8 @@ from scipy.linalg import lapack
 from threadpoolctl import ThreadpoolController
 
 import pilescore as ps
-from pilescore.gram import covariance, layout
+from pilescore.gram import covariance
+from pilescore.layouts import layout
 
 NAMES = ["kernel.bandwidth", "gamma", "rho"]
 THREADS = ThreadpoolController()

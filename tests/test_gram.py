@@ -13,7 +13,7 @@ import pytest
 from scipy.special import erf
 
 import pilescore as ps
-from pilescore import gram
+from pilescore import gram, layouts
 from pilescore.errors import InputError
 
 from . import evidence_oracle as eo
@@ -62,7 +62,7 @@ def brute_force(kernel: Formula, rows: list[Rows]) -> np.ndarray:
 
 def assembled(model: ps.Model, eta: float = 1.0) -> np.ndarray:
     """The library's covariance: its lower triangle, put back into the stacked order."""
-    layout = gram.layout(model.blocks)
+    layout = layouts.layout(model.blocks)
     lower = np.tril(gram.covariance(model.kernel, layout, eta))
     full = lower + np.tril(lower, -1).T
     assert sorted(layout.order.tolist()) == list(range(model.size))
@@ -221,10 +221,10 @@ KERNELS = {
 def test_tiles_do_not_change_covariance_nor_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = large_model(KERNELS[name])
     whole, score, gradient = assembled(model), *ps.pile_and_gradient(model)
-    single = gram.layout(model.blocks)
-    monkeypatch.setattr(gram, "TILE", 5)
-    monkeypatch.setattr(gram, "SMALL", 3)
-    layout = gram.layout(model.blocks)
+    single = layouts.layout(model.blocks)
+    monkeypatch.setattr(layouts, "TILE", 5)
+    monkeypatch.setattr(layouts, "SMALL", 3)
+    layout = layouts.layout(model.blocks)
     plain_tiles = [t for t in layout.tiles if t.matrix is None]
     assert len(layout.tiles) > 2 * len(single.tiles)
     assert any(t.width > t.size for t in plain_tiles)  # padded
@@ -248,8 +248,8 @@ def test_tiles_do_not_change_covariance_nor_gradient(name: str, monkeypatch: pyt
 def test_covariance_for_other_tile_sizes(tile: int, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = large_model(KERNELS["rbf"])
     whole = assembled(model)
-    monkeypatch.setattr(gram, "TILE", tile)
-    monkeypatch.setattr(gram, "SMALL", small)
+    monkeypatch.setattr(layouts, "TILE", tile)
+    monkeypatch.setattr(layouts, "SMALL", small)
     np.testing.assert_allclose(assembled(model), whole, rtol=1e-13, atol=1e-13)
 
 
@@ -263,7 +263,7 @@ def test_stacked_order_is_data_then_physics() -> None:
 
 def test_cross_and_variances_agree_with_the_covariance() -> None:
     model = large_model(ps.RBF(H))
-    layout = gram.layout(model.blocks)
+    layout = layouts.layout(model.blocks)
     lower = np.tril(gram.covariance(model.kernel, layout, 1.3))
     full = lower + np.tril(lower, -1).T
     for tile in layout.tiles:

@@ -7,7 +7,8 @@ import pytest
 
 import pilescore as ps
 from pilescore import linalg
-from pilescore.gram import covariance, layout
+from pilescore.gram import covariance
+from pilescore.layouts import layout
 from pilescore.system import solve
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pilescore as ps
-from pilescore import gram
+from pilescore import layouts
 
 STRIP = ps.Box(t=(0, 1), x=(0, 2))
 DT, DX = ps.partials(STRIP)
@@ -85,7 +85,7 @@ def test_predictions_do_not_depend_on_batches(monkeypatch):
     model = simple_model()
     whole = ps.posterior(model)
     expected = whole.mean(WHERE, DX), whole.std(WHERE, DX), whole.covariance(WHERE, DX)
-    monkeypatch.setattr(gram, "TILE", 3)
+    monkeypatch.setattr(layouts, "TILE", 3)
     batched = ps.posterior(model)
     for got, want in zip(
         (batched.mean(WHERE, DX), batched.std(WHERE, DX), batched.covariance(WHERE, DX)),

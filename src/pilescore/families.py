@@ -13,7 +13,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .gram import assembly, covariance
+from .gram import covariance
+from .layouts import assembly
 from .linalg import NotFactorableError
 from .model import TEMPERATURES, Model
 from .pencil import Pencil, PencilScores, pencil

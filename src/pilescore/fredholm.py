@@ -22,8 +22,9 @@ from jaxtyping import Array, Float
 
 from .domains import Nodes
 from .errors import InputError, NotPositiveDefiniteError, as_array, as_positive, call, require
-from .gram import Layout, covariance, layout, split, split_tiles, symmetric
+from .gram import covariance, split, split_tiles, symmetric
 from .kernels import Kernel
+from .layouts import Layout, layout
 from .linalg import ONE_BLAS_THREAD, NotFactorableError, cholesky, require_memory
 from .model import Model, as_grid, find, kernel_paths, named_paths
 from .observations import Observation, check_nodes, impose

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Float
 
 from .errors import PrecisionWarning, as_count, as_points, require
-from .gram import Layout, Tile, covariance, cross, query, variances
+from .gram import covariance, cross, variances
+from .layouts import Layout, Tile, query
 from .linalg import EPS, require_memory
 from .model import Model, check_bears
 from .observations import check_names

@@ -14,7 +14,8 @@ import numpy as np
 from jaxtyping import Float
 
 from .errors import as_array, require
-from .gram import Layout, Weights, coefficient_gradient, kernel_gradient, layout
+from .gram import Weights, coefficient_gradient, kernel_gradient
+from .layouts import Layout, layout
 from .model import TEMPERATURES, Model, Path, follow, is_temperature, kernel_paths, named_paths, require_name
 from .system import System, solve
 

@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Float
 
 from .errors import InputError, NotPositiveDefiniteError, PrecisionWarning, listed
-from .gram import Assembly, Layout, assembly, covariance
+from .gram import covariance
+from .layouts import Assembly, Layout, assembly
 from .linalg import EPS, Factor, NotFactorableError, cholesky
 from .model import Model
 
