@@ -295,6 +295,15 @@ def reprs() -> list[tuple[ps.Operator, str]]:
         (3 * b * ds - 0.5, "3 beta ∂x - 0.5 Id"),
         (b - 1, "beta Id - Id"),
         (dx / 4, "0.25 ∂x"),
+        (ds**2 / b, "beta⁻¹ ∂x²"),
+        (ds / (4 * b**2), "0.25 beta⁻² ∂x"),
+        (b * ds / b, "∂x"),
+        (b**3 * ds / b, "beta² ∂x"),
+        (1 / b, "beta⁻¹ Id"),
+        (2 / (F * b) * dx, "2 a⁻¹ beta⁻¹ ∂x"),
+        (dx / F, "a⁻¹ ∂x"),
+        (dx * (1 / F), "a⁻¹ ∂x - a⁻² (∂x a) Id"),
+        (dx / (2 * ps.identity), "0.5 ∂x"),
         (2.5 * dx - 1.5, "2.5 ∂x - 1.5 Id"),
         (1 - dx, "Id - ∂x"),
         (2 + dx, "2 Id + ∂x"),
@@ -549,6 +558,43 @@ def test_division_needs_a_non_zero_number(divisor: Any) -> None:
     dx, _ = ps.partials(PLANE)
     with pytest.raises(InputError, match="non-zero number"):
         dx / divisor
+
+
+def test_division_by_anything_else_is_refused() -> None:
+    dx, dy = ps.partials(PLANE)
+    b = ps.parameter("b", 2.0)
+    for divisor in (dx, dy + 1, b + 1, F + K, b * dx, dx - dx):
+        for dividend in (dx, b, 1.0):
+            with pytest.raises(InputError, match=r"divisor of an operator: expected a non-zero number, or one product"):
+                dividend / divisor
+    with pytest.raises(TypeError):
+        "a" / b
+
+
+def test_quotients_are_differentiated_by_the_chain_rule() -> None:
+    """∂x (s⁻² w ∘ f / b) and its second derivative, against autodiff of the quotient; and its derivative by b."""
+    (dx,) = ps.partials(LINE)
+    s, w = ps.field(lambda p: 2 + jnp.sin(p[0]), "s"), ps.field(lambda p: jnp.exp(p[0]), "w")
+    b = ps.parameter("b", 1.6)
+
+    def f(p: Any) -> Any:
+        return jnp.cos(2 * p[0])
+
+    def quotient(x: Any) -> Any:
+        return jnp.exp(x) * jnp.cos(2 * x) / (1.6 * (2 + jnp.sin(x)) ** 2)
+
+    x = 0.4
+    first, second = jax.grad(quotient), jax.grad(jax.grad(quotient))
+    close((w / (s**2 * b))(f)((x,)), float(quotient(x)))
+    close((dx * (w / (s**2 * b)))(f)((x,)), float(first(x)))
+    close((dx**2 * (w / s / s / b))(f)((x,)), float(second(x)))
+
+    def of(value: Any) -> Any:
+        moved = eqx.tree_at(lambda o: o.atoms[0].value, dx / b**2, value)
+        return moved.coefficients(jnp.zeros((1, 1)))[0, 0]
+
+    close(of(jnp.asarray(0.5)), 4.0)
+    close(jax.grad(of)(jnp.asarray(1.6)), -2 * 1.6**-3)
 
 
 @pytest.mark.parametrize("bad", ["2", None, 1j, [1.0], {}])

@@ -25,7 +25,7 @@ RESERVED = ("kernel", "data", "physics")
 """First parts of the names of a model's hyperparameters, which a function inside an operator cannot have."""
 
 Monomial: TypeAlias = tuple[tuple[int, int], ...]
-"""Powers of atoms, `((index of atom, power), …)`, sorted; empty for the number one."""
+"""Powers of atoms, `((index of atom, power), …)`, sorted, none of them zero; empty for the number one."""
 Coefficient: TypeAlias = tuple[tuple[Monomial, float], ...]
 """A polynomial in the atoms: its monomials with their factors."""
 
@@ -90,7 +90,8 @@ class Operator(eqx.Module):
     """A linear differential operator `Σ_α c_α(x) ∂^α`.
 
     Operators come from `partials`, `identity`, `parameter` and `field`, and combine by `+`, `-`, `*` (composition;
-    `@` is the same) and `**`. Numbers and functions of a point take part as operators of order zero.
+    `@` is the same), `**`, and `/` by a number, a parameter or a field. Numbers and functions of a point take part
+    as operators of order zero.
 
     Examples
     --------
@@ -103,6 +104,8 @@ class Operator(eqx.Module):
     >>> a = ps.field(lambda p: p[1] ** 2, "a")
     >>> dx * (a * dx)
     a ∂x² + (∂x a) ∂x
+    >>> dx**2 / ps.parameter("Re", 100.0)
+    Re⁻¹ ∂x²
     >>> (dt + 30 * dx)(lambda p: p[0] * p[1])((2.0, 3.0)).item()  # x + 30 t
     63.0
     """
@@ -226,9 +229,16 @@ class Operator(eqx.Module):
         return other + (-self)
 
     def __truediv__(self, other: Any) -> Operator:
+        """Return the operator divided by a number, or by one product of parameters and functions."""
+        if isinstance(other, Operator):
+            return _reciprocal(other) * self
         divisor = as_array(other, "divisor of an operator")
         require(divisor.ndim == 0 and float(divisor) != 0, "divisor of an operator", other, "a non-zero number")
         return (1.0 / float(divisor)) * self
+
+    def __rtruediv__(self, other: Any) -> Operator:
+        first = _coerce(other)
+        return NotImplemented if first is None else first / self
 
     def __pow__(self, power: Any) -> Operator:
         result = identity
@@ -241,8 +251,8 @@ class Operator(eqx.Module):
         for alpha, coefficient in self.terms:
             symbol = _symbol(alpha, self.names) or "Id"
             for monomial, factor in coefficient:
-                names = [_power(str(self.atoms[i]), power) for i, power in monomial]
-                size = [] if abs(factor) == 1 else [_number(abs(factor))]
+                names = [power_text(str(self.atoms[i]), power) for i, power in monomial]
+                size = [] if abs(factor) == 1 else [number_text(abs(factor))]
                 text = " ".join([*size, *names, symbol])
                 sign = ("-" if factor < 0 else "") if not pieces else (" - " if factor < 0 else " + ")
                 pieces.append(sign + text)
@@ -394,13 +404,24 @@ def _coerce(value: Any) -> Operator | None:
     return None
 
 
+def _reciprocal(operator: Operator) -> Operator:
+    """Return `1/(c a^p b^q …)` for an operator of order zero with a single monomial."""
+    monomials = [(alpha, *entry) for alpha, coefficient in operator.terms for entry in coefficient]
+    good = len(monomials) == 1 and operator.order == 0
+    expected = 'a non-zero number, or one product of parameters and functions such as ps.parameter("Re", 100.0)'
+    require(good, "divisor of an operator", operator, expected)
+    ((alpha, monomial, factor),) = monomials
+    inverse = tuple((i, -power) for i, power in monomial)
+    return Operator(operator.names, ((alpha, ((inverse, 1.0 / factor),)),), operator.atoms)
+
+
 def _multiply(first: Coefficient, second: Coefficient) -> Coefficient:
     result: dict[Monomial, float] = {}
     for (mono, factor), (other, times) in itertools.product(first, second):
         powers = dict(mono)
         for i, p in other:
             powers[i] = powers.get(i, 0) + p
-        key = tuple(sorted(powers.items()))
+        key = tuple(sorted((i, p) for i, p in powers.items() if p))
         result[key] = result.get(key, 0.0) + factor * times
     return tuple(result.items())
 
@@ -427,16 +448,18 @@ def _directional(function: Callable[[Array], Any], axis: int) -> Callable[[Array
     return derivative
 
 
-_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def _power(symbol: str, power: int) -> str:
+def power_text(symbol: str, power: int) -> str:
+    """Return a symbol with its power, as in `x²`."""
     return symbol if power == 1 else symbol + str(power).translate(_SUPERSCRIPTS)
 
 
 def _symbol(alpha: MultiIndex, names: tuple[str, ...]) -> str:
-    return "".join(_power(f"∂{name}", order) for name, order in zip(names, alpha, strict=False) if order)
+    return "".join(power_text(f"∂{name}", order) for name, order in zip(names, alpha, strict=False) if order)
 
 
-def _number(value: float) -> str:
+def number_text(value: float) -> str:
+    """Return a number of no sign, whole ones without a point."""
     return repr(int(value)) if value == int(value) and value < 1e15 else repr(value)
