@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 import subprocess
 import sys
 
@@ -228,6 +229,23 @@ def test_side_by_side_is_the_same(monkeypatch):
         alone = ps.minimize(model, **options)
     for a, b in zip(together.runs, alone.runs, strict=True):
         assert (a.ending, a.evaluations, a.start, a.end, a.pile) == (b.ending, b.evaluations, b.start, b.end, b.pile)
+
+
+TWICE = """
+import numpy as np, pilescore as ps
+t = np.linspace(0, 1, 30)
+model = ps.Model(ps.RBF(0.5), ps.observe(ps.identity, np.sin(6 * t), at=t), gamma=0.1)
+over = {"kernel.bandwidth": (0.05, 5.0), "gamma": (1e-3, 1.0), "eta": (0.01, 100.0)}
+print(len({str([run.path for run in ps.minimize(model, over, starts=3).runs]) for _ in range(3)}))
+"""
+
+
+def test_it_repeats_itself_bit_by_bit():
+    """Whichever Python thread was the first to limit those of BLAS."""
+    options = {"env": os.environ | {"OPENBLAS_NUM_THREADS": "2"}, "capture_output": True, "text": True, "timeout": 120}
+    code = f"import numpy\nnumpy.set_printoptions(precision=17, threshold=100000)\n{TWICE}"
+    done = subprocess.run([sys.executable, "-c", code], **options)
+    assert done.stdout == "1\n", done.stderr
 
 
 INTERRUPTED = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import threading
@@ -15,7 +14,8 @@ from jaxtyping import Float
 from scipy.optimize import minimize as scipy_minimize
 
 from .errors import PilescoreError
-from .linalg import ONE_BLAS_THREAD
+from .journals import Journal, Scored
+from .linalg import ONE_BLAS_THREAD, threads
 from .running import cores
 from .score import Pile, value_and_gradient
 from .space import Space
@@ -84,14 +84,18 @@ class Objective:
         self.lock = threading.Lock()
         self.evaluations = 0
         self.update: Any = lambda count: None
+        self.journal: Journal | None = None
 
-    def evaluate(self, u: Float[np.ndarray, " p"]) -> tuple[Pile, Float[np.ndarray, " p"]]:
+    def evaluate(self, u: Float[np.ndarray, " p"]) -> Scored:
         """Return PILE and its gradient in the coordinates; raise a `PilescoreError` where there is none."""
         if self.halted.is_set():
             raise _StopError
         with self.lock:
             self.evaluations += 1
             self.update(1)
+        return self._compute(u) if self.journal is None else self.journal.look_up(u, self._compute)
+
+    def _compute(self, u: Float[np.ndarray, " p"]) -> Scored:
         values = self.where.decode(u)
         model, options = self.where.at(values), (self.profiled, self.given_physics)
         score, by_name = value_and_gradient(model, self.where.wanted, *options, warn=False)
@@ -180,7 +184,7 @@ class Descent:
         else:
             self.ending, self.reason = "converged", f"the last step lowered PILE by less than {search.tolerance:.1e}"
 
-    def _evaluate(self, u: Float[np.ndarray, " p"]) -> tuple[Pile, Float[np.ndarray, " p"]]:
+    def _evaluate(self, u: Float[np.ndarray, " p"]) -> Scored:
         if self.evaluations >= self.search.budget:
             raise _StopError
         self.evaluations += 1
@@ -228,9 +232,11 @@ class Descent:
 def side_by_side(search: Objective, points: Iterable[Float[np.ndarray, " p"]]) -> tuple[list[Descent], bool]:
     """Descend from every start, in threads; the caller's thread waits, so that Ctrl-C reaches it."""
     runs = [Descent(search, point) for point in points]
-    workers = min(cores(), len(runs)) if search.where.model.size in SIDE_BY_SIDE else 1
+    size = search.where.model.size
+    workers = min(cores(), len(runs)) if size in SIDE_BY_SIDE else 1
+    limits = ONE_BLAS_THREAD if workers > 1 else threads(size)  # set here: threadpoolctl may not heed other threads
     interrupted = False
-    with ONE_BLAS_THREAD if workers > 1 else contextlib.nullcontext(), ThreadPoolExecutor(workers) as pool:
+    with limits, ThreadPoolExecutor(workers) as pool:
         try:
             for future in [pool.submit(run.descend) for run in runs]:
                 future.result()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +14,9 @@ from jaxtyping import Float
 
 from .descent import Curvature, Ending, Objective, Run, find_curvature, side_by_side
 from .errors import PilescoreError, PrecisionWarning, as_count, as_positive, require
+from .journals import Journal
 from .model import Model
+from .records import Record, fingerprint, function_values, ten_digits
 from .running import progress_bar
 from .score import Pile, at_profiled_scale, check_given
 from .space import Space, Ties, space
@@ -38,7 +41,7 @@ class Minimum:
     ending: Ending
     reason: str
     evaluations: int
-    """Scores with gradients that were computed in all, those of the Hessian included."""
+    """Scores with gradients that were computed in all, those of the Hessian and those found on disk included."""
     profiled: bool
     """Whether η was found too, in closed form."""
 
@@ -75,6 +78,7 @@ def minimize(
     tolerance: float | int = 1e-8,
     max_evaluations: int = 200,
     hessian: bool = True,
+    save: Any = None,
     progress: bool | None = None,
 ) -> Minimum:
     """Return the minimum of PILE over hyperparameters, by L-BFGS-B on its exact gradient.
@@ -110,6 +114,10 @@ def minimize(
         Of each start.
     hessian
         Whether to compute the curvature at the end (two evaluations for each hyperparameter, more for sharp ones).
+    save
+        A file `run.nc` or a directory `run.zarr` (with the extra `zarr`) to write every evaluation to as it goes.
+        Stopped in any way, the same call goes on from there to the result that it would have had. A file of another
+        search is refused. If it cannot be written in the end, the `SaveError` has it as `dataset`.
     progress
         Show a progress bar: by default on a terminal only.
 
@@ -125,8 +133,8 @@ def minimize(
     """
     search, points = prepared(model, over, starts, seed, ties, profiled, given_physics, tolerance, max_evaluations)
     where = search.where
-    with progress_bar(0, "minimize", progress) as bar:
-        search.update = bar.update
+    with progress_bar(0, "minimize", progress) as bar, _journal(search, points, hessian, save) as journal:
+        search.update, search.journal = bar.update, journal
         runs, interrupted = side_by_side(search, points)
         scored = [run for run in runs if run.best is not None]
         if not scored:
@@ -144,6 +152,8 @@ def minimize(
                 curvature = find_curvature(search, u, [n for n in where.names if n not in edges], score.size)
             except KeyboardInterrupt:
                 interrupted = True
+        if journal is not None and not interrupted:
+            journal.close()
     values = where.decode(u)
     chosen = where.at(values)
     if profiled:
@@ -191,6 +201,27 @@ def prepared(
     check_given(model, given_physics)
     small, budget = as_positive(tolerance, "tolerance"), as_count(max_evaluations, "max_evaluations")
     return Objective(where, profiled, given_physics, small, budget), _starts(where, starts, seed)
+
+
+def _journal(search: Objective, points: list[Float[np.ndarray, " p"]], hessian: bool, save: Any) -> Any:
+    """Return the journal of a search, with what is on disk, as a context; one of None if nothing is to be saved."""
+    if save is None:
+        return contextlib.nullcontext()
+    record, where = Record(save), search.where
+    mark = fingerprint(_parts(search, points, hessian))
+    return Journal(where.names, where.model.labels, mark, record)
+
+
+def _parts(search: Objective, points: list[Float[np.ndarray, " p"]], hessian: bool) -> Iterator[Any]:
+    """Give all that a minimum depends on; functions, as ties are, by what they give at a few points."""
+    where = search.where
+    yield from ("minimize", where.model, where.names, where.low, where.high, ten_digits(points))
+    yield from (bool(search.profiled), bool(search.given_physics), search.tolerance, search.budget, bool(hessian))
+    for u in (points[0], *where.sobol(4, 0)):
+        try:
+            yield from function_values(where.at(where.decode(u)))
+        except PilescoreError:  # a tie goes where the model cannot
+            yield "refused"
 
 
 def _starts(where: Space, starts: int | Sequence[Mapping[str, Any]], seed: int) -> list[Float[np.ndarray, " p"]]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import abc
 import hashlib
 import importlib.util
 import math
 import os
 import shutil
+import threading
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +47,20 @@ def fingerprint(parts: Iterable[Any]) -> str:
 def kernel_values(kernel: Kernel, points: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "2 n"]:
     """Return a kernel at every point and at every pair of neighbours, to ten digits: functions are known by these."""
     first = jnp.asarray(points)
-    values = [np.asarray(jax.vmap(kernel)(first, other), dtype=float) for other in (first, jnp.roll(first, 1, axis=0))]
-    return np.array([[f"{value:.9e}" for value in row.tolist()] for row in values], dtype=float)
+    return ten_digits([jax.vmap(kernel)(first, other) for other in (first, jnp.roll(first, 1, axis=0))])
+
+
+def function_values(model: Model) -> Iterator[Any]:
+    """Give what depends on a model's hyperparameters, to ten digits."""
+    yield kernel_values(model.kernel, np.concatenate([block.points for block in model.blocks]))
+    yield ten_digits([model.eta, *model.temperatures])
+    yield from (ten_digits(block.coefficients) for block in model.blocks if block.table is None)
+
+
+def ten_digits(numbers: Any) -> np.ndarray:
+    """Return numbers to ten digits: what is computed has these on any machine."""
+    array = np.asarray(numbers, dtype=float)
+    return np.array([f"{number:.9e}" for number in array.ravel().tolist()], dtype=float).reshape(array.shape)
 
 
 class Record:
@@ -96,6 +110,7 @@ class Record:
             if self.path.suffix == ".nc":
                 write(self.beside, dataset.to_netcdf(engine="scipy"))
             else:
+                self._restore()
                 self._remove(self.beside)
                 for name, content in _zarr_files(dataset).items():
                     (self.beside / name).parent.mkdir(parents=True, exist_ok=True)
@@ -126,21 +141,97 @@ class Record:
             path.unlink(missing_ok=True)
 
 
-class Table:
-    """Results on a grid, by name: point after point is filled in, and what is there is kept on disk."""
+class Kept(abc.ABC):
+    """Results that grow and are kept on disk: what is there is taken over, and written now and then."""
+
+    work: str
+    """What they are of, in messages."""
+    depends: str
+    """What that depends on."""
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+        self.next_writing = 0.0
+        self.changed = False
+        self.failing = False
+        self.writing = threading.RLock()
+
+    @property
+    @abc.abstractmethod
+    def complete(self) -> bool:
+        """Whether nothing is left to compute."""
+
+    @abc.abstractmethod
+    def dataset(self) -> xr.Dataset:
+        """Return what is there."""
+
+    @abc.abstractmethod
+    def take(self, old: xr.Dataset) -> None:
+        """Take over what is on disk."""
+
+    def resume(self, record: Record) -> None:
+        """Take over what is on disk, and write, to see before any work that it can be written."""
+        old = record.read()
+        if old is not None:
+            if old.attrs["fingerprint"] != self.mark:
+                raise InputError(
+                    f"save: {record.path} holds a {self.work} of another {self.depends} (fingerprint "
+                    f"{old.attrs['fingerprint']}, here {self.mark}). Nothing was changed; choose another name, or "
+                    "move it away."
+                )
+            self.take(old)
+        if not self.complete:
+            self._write(record)
+
+    def checkpoint(self, record: Record | None) -> None:
+        """Write if it is time and no other thread is at it; a failure is a warning as long as the work goes on."""
+        if record is None or time.monotonic() < self.next_writing or not self.writing.acquire(blocking=False):
+            return
+        try:
+            self._write(record)
+            self.failing = False
+        except SaveError as error:
+            if not self.failing:
+                warnings.warn(f"{error}; the {self.work} goes on and will try again", UserWarning, stacklevel=3)
+            self.failing = True
+        finally:
+            self.writing.release()
+
+    def finish(self, record: Record | None) -> None:
+        """Write what is not yet written; a failure here is an error that carries the dataset."""
+        if record is not None:
+            with self.writing:
+                if self.changed:
+                    self._write(record)
+
+    def _write(self, record: Record) -> None:
+        start = time.monotonic()
+        self.changed = False  # before it is read: other threads may add to it from now on
+        try:
+            record.write(self.dataset())
+        except BaseException:
+            self.changed = True
+            raise
+        finally:
+            now = time.monotonic()
+            self.next_writing = now + max(WRITE_EVERY, (now - start) / WRITE_SHARE)
+
+
+class Table(Kept):
+    """Results on a grid, by name: point after point is filled in."""
+
+    work = "sweep"
+    depends = "model, grid, seeds, truth or option"
 
     def __init__(self, axes: Mapping[str, np.ndarray], names: Sequence[str], blocks: Sequence[str], mark: str) -> None:
+        super().__init__(mark)
         self.axes = axes
         self.blocks = np.array(blocks, dtype=object)
-        self.mark = mark
         shape = tuple(len(column) for column in axes.values())
         self.arrays = {name: np.full(shape, math.nan) for name in names}
         self.shares = np.full((*shape, len(blocks)), math.nan)
         self.status = np.full(shape, "pending", dtype=object)
         self.reason = np.full(shape, "", dtype=object)
-        self.next_writing = 0.0
-        self.changed = False
-        self.failing = False
 
     @property
     def size(self) -> int:
@@ -174,48 +265,17 @@ class Table:
         variables["reason"] = (dims, self.reason.copy())
         return xr.Dataset(variables, {**self.axes, "block": self.blocks}, {"fingerprint": self.mark})
 
-    def resume(self, record: Record) -> None:
-        """Take over what is on disk, and write the table, to see before any work that it can be written."""
-        old = record.read()
-        if old is not None:
-            if old.attrs["fingerprint"] != self.mark:
-                raise InputError(
-                    f"save: {record.path} holds a sweep of another model, grid, seeds, truth or option (fingerprint "
-                    f"{old.attrs['fingerprint']}, here {self.mark}). Nothing was changed; choose another name, or "
-                    "move it away."
-                )
-            for name in self.arrays:
-                self.arrays[name] = old[name].values.astype(float)
-            self.shares = old["shares"].values.astype(float)
-            self.status, self.reason = (old[name].values.astype(object) for name in ("status", "reason"))
-        if self.done < self.size:
-            self._write(record)
+    @property
+    def complete(self) -> bool:
+        """Whether no point is pending."""
+        return self.done == self.size
 
-    def checkpoint(self, record: Record | None) -> None:
-        """Write if it is time; a failure is a warning as long as the sweep goes on."""
-        if record is None or time.monotonic() < self.next_writing:
-            return
-        try:
-            self._write(record)
-            self.failing = False
-        except SaveError as error:
-            if not self.failing:
-                warnings.warn(f"{error}; the sweep goes on and will try again", UserWarning, stacklevel=3)
-            self.failing = True
-
-    def finish(self, record: Record | None) -> None:
-        """Write what is not yet written; a failure here is an error that carries the dataset."""
-        if record is not None and self.changed:
-            self._write(record)
-
-    def _write(self, record: Record) -> None:
-        start = time.monotonic()
-        try:
-            record.write(self.dataset())
-            self.changed = False
-        finally:
-            now = time.monotonic()
-            self.next_writing = now + max(WRITE_EVERY, (now - start) / WRITE_SHARE)
+    def take(self, old: xr.Dataset) -> None:
+        """Take over what is on disk."""
+        for name in self.arrays:
+            self.arrays[name] = old[name].values.astype(float)
+        self.shares = old["shares"].values.astype(float)
+        self.status, self.reason = (old[name].values.astype(object) for name in ("status", "reason"))
 
 
 def _zarr_files(dataset: xr.Dataset) -> dict[str, bytes]:
@@ -248,6 +308,8 @@ def _of_model(model: Model) -> Iterable[bytes]:
         yield from _pieces((label, block.role, block.indices))
         for array in (block.points, block.coefficients, block.matrix, block.values, block.weights, block.temperature):
             yield from _pieces(array)
+        if block.table is None:  # β∂ and β²∂ are alike where β = 1
+            yield from _pieces(str(block.operator))
     yield from _pieces(kernel_values(model.kernel, np.concatenate([block.points for block in model.blocks])))
 
 
