@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,31 @@ class PilescoreError(Exception):
 
 class InputError(PilescoreError, ValueError):
     """An argument is not what was expected; the message names it, what it was and what would do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mistake:
+    """One thing that is wrong in a file: what was found and expected, under which key, in which line of which file."""
+
+    text: str
+    key: str = ""
+    line: int | None = None
+    file: str = ""
+
+    def __str__(self) -> str:
+        line = "" if self.line is None else f":{self.line}" if self.file else f"line {self.line}"
+        return ": ".join(part for part in (self.file + line, self.key, self.text) if part)
+
+
+class FileError(InputError):
+    """Everything that is wrong in a file that was to be read; the message has one line for each of the `mistakes`."""
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        super().__init__(tuple(mistakes))
+        self.mistakes = tuple(mistakes)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.mistakes))
 
 
 class SmoothnessError(InputError):

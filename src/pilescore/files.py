@@ -1,12 +1,23 @@
-"""Files that are replaced whole or not at all."""
+"""Files that are replaced whole or not at all, and files that can be read."""
 
 from __future__ import annotations
 
+import difflib
 import os
+import stat
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import SaveError
+from .errors import FileError, Mistake, SaveError, listed
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 def write(path: Path, content: Any) -> None:
@@ -26,3 +37,56 @@ def replace(path: Path, content: Any) -> None:
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise SaveError(f"could not write {path}: {error.strerror or error}") from error
+
+
+def require_regular(path: Path, file: str, suffixes: Sequence[str]) -> int:
+    """Return the size of a file in bytes; raise a `FileError` if there is none, or opening it could block or do harm.
+
+    Parameters
+    ----------
+    path
+        The file.
+    file
+        What it is called in messages.
+    suffixes
+        The suffixes of files that could have been meant instead.
+    """
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileError([Mistake(f"no such file{_others(path, suffixes)}", file=file)]) from None
+    except (OSError, ValueError) as error:
+        raise unreadable(file, error) from error
+    kind = stat.S_IFMT(status.st_mode)
+    if kind != stat.S_IFREG:
+        raise FileError([Mistake(f"found {_KINDS.get(kind, 'something else')}; expected a file", file=file)])
+    return status.st_size
+
+
+def unreadable(file: str, error: Exception) -> FileError:
+    """Return the error to raise where the system refuses to read a file."""
+    reason = getattr(error, "strerror", None) or error
+    return FileError([Mistake(f"cannot be read: {reason}", file=file)])
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `"; did you mean 'u'?"` for the nearest of the known names, whatever its case; `""` if none is near."""
+    folded = {other.casefold(): other for other in known if len(other) <= 100}
+    near = difflib.get_close_matches(name[:100].casefold(), list(folded)[:1000], 1)
+    return f"; did you mean {folded[near[0]]!r}?" if near else ""
+
+
+def _others(path: Path, suffixes: Sequence[str]) -> str:
+    """Return the end of a message about a file that is not there: which there are."""
+    directory = path.parent
+    if not directory.is_dir():
+        return f"; there is no directory {str(directory)!r}"
+    try:
+        names = sorted(other.name for other in directory.iterdir() if other.suffix.lower() in suffixes)
+    except OSError:
+        return ""
+    hint = did_you_mean(path.name, names)
+    if hint or not names:
+        return hint
+    shown = [repr(name) for name in names[:5]]
+    return f"; its directory has {listed(shown) if len(names) <= 5 else ', '.join(shown) + ', …'}"
