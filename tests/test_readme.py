@@ -2,11 +2,18 @@
 
 import doctest
 import re
+import runpy
+import shutil
 from pathlib import Path
 
 import numpy as np
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+import pilescore as ps
+from pilescore import cli
+
+ROOT = Path(__file__).parent.parent
+DOCS, EXAMPLES = ROOT / "docs", ROOT / "examples"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_python_blocks():
@@ -28,8 +35,32 @@ def test_python_blocks():
 
 
 def test_page_on_choosing():
-    page = (Path(__file__).parent.parent / "docs" / "choosing.md").read_text(encoding="utf-8")
+    page = (DOCS / "choosing.md").read_text(encoding="utf-8")
     names: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", page, flags=re.S):
         exec(compile(block, "choosing.md", "exec"), names)
     assert names["best"].converged
+
+
+def test_page_on_problem_files(tmp_path, monkeypatch):
+    page = DOCS / "problems.md"
+    keys = runpy.run_path(str(DOCS / "keys.py"))
+    assert page.read_text(encoding="utf-8") == keys["page"](page.read_text(encoding="utf-8")), "run docs/keys.py"
+    blocks = dict(re.findall(r"```(toml|python)\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S))
+    shutil.copy(EXAMPLES / "transport" / "stations.csv", tmp_path)
+    (tmp_path / "problem.toml").write_text(blocks["toml"], encoding="utf-8")
+    assert ps.load_problem(tmp_path / "problem.toml").given_physics
+    assert cli.main(["new", str(tmp_path / "rod")]) == 0
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(compile(blocks["python"], "problems.md", "exec"), names)
+    found = names["found"]
+    assert abs(found.values["diffusivity"] - 0.3) < 2 * found.standard_errors["diffusivity"]
+
+
+def test_problem_in_the_readme(tmp_path):
+    (text,) = re.findall(r"```toml\n(.*?)```", README, flags=re.S)
+    assert cli.main(["new", str(tmp_path / "rod")]) == 0
+    (tmp_path / "rod" / "shorter.toml").write_text(text, encoding="utf-8")
+    short, whole = (ps.load_problem(tmp_path / "rod" / name) for name in ("shorter.toml", "problem.toml"))
+    assert float(ps.pile(short.model)) == float(ps.pile(whole.model))

@@ -18,8 +18,10 @@ from .conditions import cauchy, dirichlet, neumann, periodic, robin
 from .descent import Curvature, Run
 from .domains import Box, Nodes, Region, Slice, Union, nodes
 from .errors import (
+    FileError,
     InputError,
     MemoryLimitError,
+    Mistake,
     NotPositiveDefiniteError,
     OutsideDomainWarning,
     PilescoreError,
@@ -60,6 +62,7 @@ from .model import Model
 from .observations import Functional, Observation, difference, impose, integral, observe, stack
 from .operators import Operator, field, identity, parameter, partials
 from .posterior import Posterior, posterior
+from .problems import Problem, load_problem
 from .quadrature import (
     Chebyshev,
     ClenshawCurtis,
@@ -71,6 +74,7 @@ from .quadrature import (
     Tensor,
 )
 from .score import Pile, pile, pile_and_gradient, pile_many
+from .selections import Selection, load_selection, select
 from .shapes import Annulus, Ball, Disk, Sphere, Triangulation
 from .sweeps import sweep
 
@@ -91,6 +95,7 @@ __all__ = [
     "DataFreePile",
     "Disk",
     "Fejer",
+    "FileError",
     "FredholmDeterminant",
     "FullCovarianceRBF",
     "FunctionKernel",
@@ -105,6 +110,7 @@ __all__ = [
     "Matern",
     "MemoryLimitError",
     "Minimum",
+    "Mistake",
     "Model",
     "MonteCarlo",
     "Nodes",
@@ -118,6 +124,7 @@ __all__ = [
     "Polynomial",
     "Posterior",
     "PrecisionWarning",
+    "Problem",
     "RationalQuadratic",
     "Region",
     "Risk",
@@ -125,6 +132,7 @@ __all__ = [
     "Run",
     "SaveError",
     "Search",
+    "Selection",
     "Slice",
     "SmoothnessError",
     "Sobol",
@@ -150,6 +158,8 @@ __all__ = [
     "impose",
     "integral",
     "laplacian",
+    "load_problem",
+    "load_selection",
     "losses",
     "minimize",
     "neumann",
@@ -167,6 +177,7 @@ __all__ = [
     "search",
     "search_equations",
     "search_kernels",
+    "select",
     "spectral_mixture",
     "stack",
     "sweep",

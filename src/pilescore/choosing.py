@@ -117,7 +117,7 @@ def search_kernels(
     from_classes: set[str] = set()
     for given, each in pairs:
         kernel = _instance(each, extent)
-        name = _free(given or _title(kernel), {*models, *failures})
+        name = free_name(given or _title(kernel), {*models, *failures})
         if kernel is not each:
             from_classes.add(name)
         try:
@@ -217,7 +217,9 @@ def _search(
     options: Mapping[str, Any],
     failures: Mapping[str, str] | None = None,
 ) -> Search:
-    known = set(inspect.signature(minimize).parameters) - {"model", "over"}
+    alone = "nothing in a search: a file is of one minimum, so minimize the candidates one by one"
+    require("save" not in options, "save", options.get("save"), alone)
+    known = set(inspect.signature(minimize).parameters) - {"model", "over", "save"}
     for option in options:
         require(option in known, option, options[option], f"options of minimize: {', '.join(sorted(known))}")
     checked = {option: each for option, each in options.items() if option not in ("hessian", "progress")}
@@ -286,7 +288,8 @@ def _title(kernel: Kernel) -> str:
     return f"{name}({kernel.nu:g})" if hasattr(kernel, "nu") else name
 
 
-def _free(name: str, taken: set[str]) -> str:
+def free_name(name: str, taken: set[str]) -> str:
+    """Return a name that is not taken: itself, or with a number."""
     number = 2
     free = name
     while free in taken:
@@ -296,21 +299,26 @@ def _free(name: str, taken: set[str]) -> str:
 
 def _default_bounds(model: Model, extent: np.ndarray) -> dict[str, Any]:
     """Return bounds for every hyperparameter of the kernel that contain its present value."""
-    bounds: dict[str, Any] = {}
     known = named_paths(model)
-    for name, given in model.parameters.items():
-        if not name.startswith("kernel."):
-            continue
-        field, now = name.rsplit(".", 1)[-1], np.asarray(given)
-        if is_positive(model, known[name][0]):
-            if field in ("bandwidth", "period"):
-                low, high = np.full(now.shape, 0.02 * extent.min()), np.full(now.shape, 10.0 * extent.max())
-            else:
-                low, high = now / 100.0, now * 100.0
-        elif field == "theta":
-            low, high = now - math.pi / 2, now + math.pi / 2
+    return {
+        name: default_bounds(name.rsplit(".", 1)[-1], np.asarray(now), is_positive(model, known[name][0]), extent)
+        for name, now in model.parameters.items()
+        if name.startswith("kernel.")
+    }
+
+
+def default_bounds(field: str, now: np.ndarray, positive: bool, extent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return bounds of a kernel's field that suit observations of this extent and contain the present value."""
+    if positive:
+        if field in ("bandwidth", "period"):
+            each = now.shape == extent.shape
+            low = 0.02 * (extent if each else np.full(now.shape, extent.min()))
+            high = 10.0 * (extent if each else np.full(now.shape, extent.max()))
         else:
-            size = 10.0 * max(float(np.abs(now).max()), 1.0 / float(extent.max()))
-            low, high = np.full(now.shape, -size), np.full(now.shape, size)
-        bounds[name] = (np.minimum(low, now), np.maximum(high, now))
-    return bounds
+            low, high = now / 100.0, now * 100.0
+    elif field == "theta":
+        low, high = now - math.pi / 2, now + math.pi / 2
+    else:
+        size = 10.0 * max(float(np.abs(now).max()), 1.0 / float(extent.max()))
+        low, high = np.full(now.shape, -size), np.full(now.shape, size)
+    return np.asarray(np.minimum(low, now)), np.asarray(np.maximum(high, now))

@@ -12,10 +12,12 @@ from typing import Any
 
 import click
 
-from .errors import InputError, PilescoreError, SaveError, require
+from .errors import FileError, InputError, PilescoreError, SaveError, require
 from .folders import FIGURES, REPORT, RESULTS, SUMMARY, Folder
+from .problem_commands import COMMANDS
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+RESUMABLE = ("study", "select")
 
 EPILOG = """\b
 Exit codes: 0 done (whether each expected figure came out is printed), 1 it failed, 2 something in
@@ -29,10 +31,18 @@ def commands() -> None:  # \b keeps click from filling a paragraph
     """PILE, the Physics-Informed Log Evidence: one number that says how good a physics-informed model is.
 
     \b
-    Start with
+    For a problem of your own
+      pilescore new rod
+      pilescore check rod/problem.toml
+      pilescore select rod/problem.toml --out found
+    and open found/report.html. To see what PILE is about
       pilescore study poisson --quick
     and open pilescore-poisson/report.html.
     """
+
+
+for command in COMMANDS:
+    commands.add_command(command)
 
 
 @commands.group(epilog=EPILOG)
@@ -138,6 +148,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(f"{error.format_message()} See {command} --help.", BAD_INPUT)
     except click.ClickException as error:
         return _say(error.format_message(), BAD_INPUT)
+    except FileError as error:
+        return _say_all(error)
     except InputError as error:
         return _say(str(error), BAD_INPUT)
     except (SaveError, OSError) as error:
@@ -149,8 +161,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _how_to_go_on(given: list[str]) -> str:
+    if not given or given[0] not in RESUMABLE:
+        return "Nothing is lost: run it again."
     again = [each for each in given if each not in ("--overwrite", "--resume")]
     return f"What is done is kept. Go on with: {shlex.join(['pilescore', *again, '--resume'])}"
+
+
+def _say_all(error: FileError) -> int:
+    """Print every mistake in a file on a line of its own."""
+    count = len(error.mistakes)
+    click.echo(f"pilescore: error: {'a mistake' if count == 1 else f'{count} mistakes'}; nothing was done", err=True)
+    for mistake in error.mistakes:
+        click.echo(f"  {mistake}", err=True)
+    return BAD_INPUT
 
 
 def _say(text: str, code: int) -> int:

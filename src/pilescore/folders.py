@@ -168,8 +168,12 @@ class Folder:
         """Remove the work of an earlier run, which is known by its summary."""
         if isinstance(_loaded(self.path / SUMMARY, "settings"), dict):
             names = _loaded(self.path / SUMMARY, "figures") or []
-            for path in (RESULTS, SUMMARY, REPORT, *(f"{FIGURES}/{name}.{kind}" for name in names for kind in KINDS)):
-                (self.path / path).unlink(missing_ok=True)
+            files = _loaded(self.path / SUMMARY, "files") or []
+            drawn = [f"{FIGURES}/{name}.{kind}" for name in names for kind in KINDS]
+            for name in (RESULTS, SUMMARY, REPORT, *drawn, *files):
+                path = self.path / name
+                if path.resolve().is_relative_to(self.path.resolve()) and path.is_file():  # whatever a summary says
+                    path.unlink()
         self.close()
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pilescore.charts import Curve, Figure, Lines, Section, TextTable
+from pilescore.charts import Curve, Figure, Lines, Section, TextTable, digits
 
-from .words import angle, digits
+from .words import angle
 
 PUBLISHED = {20: (0.750, 0.00984), 30: (0.897, 0.0202), 40: (0.961, 0.0533)}
 """Relative L² errors of a PINN by β: Krishnapriyan et al., NeurIPS 2021."""

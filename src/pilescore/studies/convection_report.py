@@ -8,10 +8,10 @@ from typing import Any
 
 import xarray as xr
 
-from pilescore.charts import Curve, Figure, Lines, Mark, Picture, Report, Section, TextTable
+from pilescore.charts import Curve, Figure, Lines, Mark, Picture, Report, Section, TextTable, digits
 
 from .convection_minima_report import joint_section, published_section
-from .words import angle, checks_table, details, digits, sweep_panel
+from .words import angle, checks_table, details, sweep_panel
 
 
 def report(results: xr.Dataset, summary: Mapping[str, Any]) -> Report:

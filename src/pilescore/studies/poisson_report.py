@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pilescore.charts import Figure, Mark, Picture, Report, Section, TextTable
+from pilescore.charts import Figure, Mark, Picture, Report, Section, TextTable, digits
 
-from .words import checks_table, details, digits, percent, sweep_panel
+from .words import checks_table, details, percent, sweep_panel
 
 SYMBOLS = {"bandwidth": "bandwidth h", "rho": "physics temperature ρ", "gamma": "data temperature γ"}
 

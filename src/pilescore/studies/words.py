@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from pilescore.charts import Curve, Lines, Mark, Section, TextTable
-
-
-def digits(value: float | int | None) -> str:
-    """Return a number with three significant digits, as one would write it; a dash where there is none."""
-    if value is None or not math.isfinite(value):
-        return "—"
-    if 1e-3 <= abs(value) < 1e4 or value == 0:
-        shown = f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
-        return shown.replace("-", "−")
-    mantissa, exponent = f"{value:.2e}".split("e")
-    return f"{mantissa}·10{str(int(exponent)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}".replace("-", "−")
+from pilescore.charts import Curve, Lines, Mark, Section, TextTable, digits
 
 
 def angle(value: float) -> str:

@@ -1,0 +1,74 @@
+"""How often the inferred parameters of examples/transport lie within two standard errors of the truth.
+
+`python benchmarks/coverage.py` draws the noise anew by 20 seeds and infers velocity and diffusivity from each;
+`--smoke` by two. It ends with exit code 1 if both lie within two standard errors in fewer than 17 of 20.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pilescore as ps
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+NAME = "transport"
+
+
+def made() -> Any:
+    """Return the module that makes the examples' data."""
+    found = importlib.util.spec_from_file_location("make", EXAMPLES / "make.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules["make"] = module  # its dataclasses look themselves up
+    found.loader.exec_module(module)
+    return module
+
+
+def inferred(seed: int) -> ps.Minimum:
+    """Return the minimum with the readings of a seed, as `pilescore select` finds it."""
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        made().write(place, seed)
+        shutil.copy(EXAMPLES / NAME / "problem.toml", place / NAME)
+        problem = ps.load_problem(place / NAME / "problem.toml")
+    return ps.minimize(
+        problem.model,
+        problem.over["rbf"],
+        starts=problem.starts,
+        seed=problem.seed,
+        given_physics=problem.given_physics,
+        progress=False,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--smoke", action="store_true")
+    seeds = range(2 if parser.parse_args().smoke else 20)
+    truth = made().EXAMPLES[NAME].parameters
+    scaled = []
+    for seed in seeds:
+        best = inferred(seed)
+        row = [(best.values[name] - value) / best.standard_errors[name] for name, value in truth.items()]
+        shown = ", ".join(f"{name} {best.values[name]:.4g} ± {best.standard_errors[name]:.2g}" for name in truth)
+        print(f"seed {seed:2}: {shown}; errors in standard errors {row[0]:+.2f}, {row[1]:+.2f}", flush=True)
+        scaled.append(row)
+    within = np.abs(scaled) < 2
+    counts = dict(zip(truth, within.sum(axis=0).tolist(), strict=True))
+    both = int(within.all(axis=1).sum())
+    print(f"within two standard errors: {counts}, both {both} of {len(scaled)} (normal errors: 0.91 of them)")
+    print(f"root mean square of the errors in standard errors: {np.sqrt(np.mean(np.square(scaled), axis=0)).round(2)}")
+    return 0 if both >= 0.85 * len(scaled) or len(scaled) < 20 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,6 @@
+"""Problem files: scientific problems written in TOML, read into models."""
+
+from .loading import Problem, load_problem, read_points
+from .understood import block_text, describe_problem
+
+__all__ = ["Problem", "block_text", "describe_problem", "load_problem", "read_points"]

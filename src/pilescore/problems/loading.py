@@ -1,0 +1,332 @@
+"""Problem files: a scientific problem written in TOML, read into models that are ready to be scored."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from jaxtyping import Float
+
+from ..choosing import free_name
+from ..domains import Box
+from ..errors import InputError, MemoryLimitError, describe, require
+from ..expressions import Language
+from ..linalg import require_memory
+from ..model import Model, check_bears
+from ..observations import Observation
+from ..operators import Operator
+from ..score import check_given
+from . import blocks, candidates, schema
+from .blocks import Ground
+from .contradictions import check_conditions, check_periodic, check_readings
+from .documents import Document, read_document
+from .notes import Notes
+from .schema import Place
+from .tables import read_table
+
+T = TypeVar("T")
+GRID = {1: 201, 2: 41, 3: 15}
+"""Points on each axis of the grid of predictions by the dimension of the domain, seven beyond."""
+
+MOST_POINTS = 2_000_000
+"""Of predictions."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Problem:
+    """What a problem file says; made by `load_problem`."""
+
+    path: Path
+    title: str
+    box: Box
+    unknown: str
+    """The name of the function that is sought."""
+    language: Language
+    """What expressions mean."""
+    models: Mapping[str, Model]
+    """A model for each kernel, at its start."""
+    over: Mapping[str, Mapping[str, Any]]
+    """For each kernel the bounds of what is to be chosen, as `minimize` takes them."""
+    given_physics: bool
+    """Whether the data are scored given the physics, as they are where an equation has unknown parameters."""
+    starts: int
+    seed: int
+    inferred: tuple[str, ...]
+    """The parameters that are to be inferred."""
+    operators: tuple[str, ...]
+    """What to predict."""
+    points: Float[np.ndarray, "n d"]
+    """Where to predict it."""
+    warnings: tuple[str, ...]
+    files: tuple[str, ...]
+    """The files that it reads, besides its own."""
+
+    @property
+    def model(self) -> Model:
+        """The model with the first kernel."""
+        return next(iter(self.models.values()))
+
+    @property
+    def digest(self) -> str:
+        """A digest of the problem file and all that it reads."""
+        found = hashlib.sha256()
+        for name in (self.path.name, *self.files):
+            found.update(hashlib.sha256((self.path.parent / name).read_bytes()).digest())
+        return found.hexdigest()[:32]
+
+    def operator(self, text: str, values: Mapping[str, float] | None = None) -> Operator:
+        """Return the operator of a text such as `"k*dx(u)"`, with these values of the parameters to be inferred."""
+        if values is None:
+            return self.language.operator(text)
+        return self.language.with_values({name: values[name] for name in self.inferred}).operator(text)
+
+    def __repr__(self) -> str:
+        return f"Problem({self.title!r}, {self.box!r}, N = {self.model.size}, kernels {', '.join(self.models)})"
+
+
+def load_problem(path: str | os.PathLike[str]) -> Problem:
+    """Read a problem file, and the data that it names, into models.
+
+    Everything is checked before anything is computed; what is wrong is raised together, as one `FileError`.
+
+    Parameters
+    ----------
+    path
+        A TOML file; its keys are described in docs/problems.md, and `pilescore new` writes one to start from.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, pilescore as ps
+    >>> text = '''
+    ... [domain]
+    ... x = [0, 1]
+    ... [[equation]]
+    ... equation = "dxx(u) = -1"
+    ... [[condition]]
+    ... type = "dirichlet"
+    ... face = "all"
+    ... value = 0
+    ... '''
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     path = pathlib.Path(directory, "problem.toml")
+    ...     _ = path.write_text(text)
+    ...     problem = ps.load_problem(path)
+    >>> problem.model.physics
+    (impose(∂x² at 30 points, name='equation'), impose(Id at 1 point, name='dirichlet all (1)'), ...)
+    >>> ps.posterior(problem.model).mean([0.5]).round(2)  # x(1 − x)/2
+    array([0.12])
+    """
+    require(isinstance(path, str | os.PathLike), "path", path, "the path of a problem file")
+    document = read_document(Path(path))
+    notes = Notes(document)
+    schema.validated(schema.Problem, document.content, (), notes)
+    read = _Reader(document, notes)
+    ground = read.ground()
+    tables = {kind: read.tables(kind) for kind in ("equation", "condition", "data", "constraint", "kernel")}
+    if ground is None:
+        for kind in tables:
+            read.each(kind, tables[kind], lambda table, place: None)
+        notes.finish()
+        raise AssertionError
+    pieces = {
+        "equation": read.each("equation", tables["equation"], _with(blocks.equation, ground)),
+        "condition": read.each("condition", tables["condition"], _with(blocks.condition, ground)),
+        "data": read.each("data", tables["data"], _with(blocks.data, ground)),
+        "constraint": read.each("constraint", tables["constraint"], _with(blocks.constraint, ground)),
+    }
+    kernels = read.each("kernel", tables["kernel"], _with(candidates.candidate, ground))
+    shared = read.section("temperatures", schema.Temperatures)
+    choosing = read.section("select", schema.Select)
+    wanted = read.section("predict", schema.Predict)
+    if not any(tables[kind] for kind in pieces):
+        notes((), "there is nothing to learn from; expected at least one [[equation]], [[condition]] or [[data]]")
+    check_conditions(pieces["condition"], ground)
+    check_periodic(pieces["condition"], ground)
+    check_readings(pieces["data"], ground)
+    every = [piece for each in pieces.values() for piece in each]
+    used = {name for piece in every for block in piece.blocks for name in _parameters(block)}
+    for name in () if notes.mistakes else sorted(set(read.inferred) - used):
+        notes(("parameters", name), "is to be inferred but no equation, condition or measured operator has it")
+    operators, points, predict_files = read.predictions(wanted, ground)
+    notes.finish()
+    set_up = candidates.setting(pieces, shared, ground)
+    chosen = kernels or [candidates.default_candidate(ground)]
+    models: dict[str, Model] = {}
+    over: dict[str, dict[str, Any]] = {}
+    bounds = {name: (each.unknown[0], each.unknown[1]) for name, each in read.inferred.items()}
+    for i, each in enumerate(chosen):
+        place: Place = ("kernel", i) if kernels else ("kernel",)
+        model = notes.attempt(place, _model, each.kernel, set_up, operators, ground)
+        if model is not None:
+            name = free_name(each.name, {*models})
+            models[name] = model
+            over[name] = candidates.kernel_bounds(model, each.leaves) | dict(set_up.over) | bounds
+    given = choosing.score == "data-given-physics" or (
+        choosing.score == "auto" and any(_parameters(block) for block in set_up.physics)
+    )
+    for model in list(models.values())[:1]:
+        notes.attempt(("select",), check_given, model, given)
+        notes.attempt((), _check_memory, model)
+    notes.finish()
+    files = tuple(dict.fromkeys([*(file for piece in every for file in piece.files), *predict_files]))
+    return Problem(
+        path=document.path,
+        title=str(document.content.get("title", document.path.stem)),
+        box=ground.box,
+        unknown=ground.unknown,
+        language=ground.language,
+        models=models,
+        over=over,
+        given_physics=given,
+        starts=choosing.starts,
+        seed=choosing.seed,
+        inferred=tuple(read.inferred),
+        operators=operators,
+        points=points,
+        warnings=tuple(notes.warnings),
+        files=files,
+    )
+
+
+class _Reader:
+    """Reads the sections of a document."""
+
+    def __init__(self, document: Document, notes: Notes) -> None:
+        self.document = document
+        self.notes = notes
+        self.inferred: dict[str, schema.Unknown] = {}
+
+    def ground(self) -> Ground | None:
+        """Return domain and language, or None where they cannot be used."""
+        content, notes = self.document.content, self.notes
+        bounds = {name: self._entry("interval", raw, ("domain", name)) for name, raw in self._mapping("domain").items()}
+        given = {n: self._entry("parameter", raw, ("parameters", n)) for n, raw in self._mapping("parameters").items()}
+        self.inferred = {name: each for name, each in given.items() if isinstance(each, schema.Unknown)}
+        numbers = {name: each for name, each in given.items() if isinstance(each, float)}
+        unknown = content.get("unknown", "u")
+        if not bounds or None in bounds.values() or None in given.values() or not isinstance(unknown, str):
+            return None
+        box = notes.attempt(("domain",), lambda: Box(**bounds))
+        starts = {name: each.value for name, each in self.inferred.items()}
+        language = notes.attempt(("domain",), Language, tuple(bounds), unknown, numbers, starts)
+        if box is None or language is None:
+            return None
+        for name, raw in self._mapping("functions").items():
+            text = self._entry("expression", raw, ("functions", name))
+            if text is None or notes.attempt(("functions", name), _defined, language, name, str(text)) is None:
+                return None
+        return Ground(box, language, unknown, self.document.path.parent, notes)
+
+    def tables(self, key: str) -> list[tuple[Place, Any]]:
+        """Return the tables of a kind with their places; one that is not in an array will do."""
+        raw = self.document.content.get(key, [])
+        if isinstance(raw, Mapping):
+            return [((key,), raw)]
+        if not isinstance(raw, list):
+            self.notes((key,), f"found {describe(raw)}; expected a table [[{key}]], or several")
+            return []
+        return [((key, i), each) for i, each in enumerate(raw)]
+
+    def each(self, key: str, tables: Sequence[tuple[Place, Any]], make: Callable[[Any, Place], T | None]) -> list[T]:
+        """Return what is made of each table that holds what it should."""
+        found = []
+        for place, raw in tables:
+            table: Any
+            if key in ("condition", "kernel"):
+                kinds: Any = schema.CONDITIONS if key == "condition" else schema.KERNELS
+                table = schema.by_type(kinds, raw, place, self.notes)
+            else:
+                table = schema.validated(_KINDS[key], raw, place, self.notes)
+            made = None if table is None else make(table, place)
+            if made is not None:
+                found.append(made)
+        return found
+
+    def section(self, key: str, kind: type[schema.T]) -> schema.T:
+        """Return a section that may be left out."""
+        return schema.validated(kind, self._mapping(key), (key,), self.notes) or kind()
+
+    def predictions(
+        self, wanted: schema.Predict, ground: Ground
+    ) -> tuple[tuple[str, ...], Float[np.ndarray, "n d"], tuple[str, ...]]:
+        """Return the operators and the points of predictions, and the file they come from."""
+        texts = tuple(wanted.operators or [ground.unknown])
+        for text in texts:
+            self.notes.attempt(("predict", "operators"), ground.language.operator, text)
+        if wanted.grid is not None and wanted.file is not None:
+            self.notes(("predict", "grid"), "grid and file are both given; expected one of them")
+        none = np.empty((0, ground.box.dimension))
+        if wanted.file is None:
+            points = self.notes.attempt(("predict", "grid"), _grid, ground.box, wanted.grid)
+            return texts, none if points is None else points, ()
+        path = self.notes.attempt(("predict", "file"), blocks.file_within, ground.directory, wanted.file)
+        points = None if path is None else self.notes.attempt(("predict", "file"), read_points, path, ground.box)
+        return texts, none if points is None else points, (wanted.file,)
+
+    def _mapping(self, key: str) -> Mapping[str, Any]:
+        raw = self.document.content.get(key, {})
+        return raw if isinstance(raw, Mapping) else {}
+
+    def _entry(self, field: str, raw: Any, place: Place) -> Any:
+        """Return the value of one entry of a table of entries."""
+        mistakes: list[str] = []
+        found = schema.validated(schema.Entry, {field: raw}, place, lambda _, text: mistakes.append(text))
+        for text in mistakes:
+            self.notes(place, text)
+        return None if found is None else getattr(found, field)
+
+
+_KINDS: dict[str, type[schema.Table]] = {
+    "equation": schema.Equation,
+    "data": schema.Data,
+    "constraint": schema.Constraint,
+}
+
+
+def read_points(path: Path, box: Box) -> Float[np.ndarray, "n d"]:
+    """Return the points of a file with a column for each coordinate."""
+    cells, _ = read_table(path, box.names, path.name)
+    return np.column_stack([cells[name] for name in box.names])
+
+
+def _with(function: Callable[[Any, Place, Ground], T | None], ground: Ground) -> Callable[[Any, Place], T | None]:
+    return lambda table, place: function(table, place, ground)
+
+
+def _defined(language: Language, name: str, text: str) -> bool:
+    language.define(name, text)
+    return True
+
+
+def _parameters(block: Observation) -> list[str]:
+    return [atom.name for atom in block.operator.atoms if block.operator.has_parameters and hasattr(atom, "value")]
+
+
+def _model(kernel: Any, set_up: candidates.Setting, operators: Sequence[str], ground: Ground) -> Model:
+    model = Model(kernel, set_up.data, set_up.physics, **set_up.temperatures)
+    for text in operators:
+        indices = ground.language.operator(text).indices(ground.box.dimension)
+        check_bears(kernel, indices, f"the prediction {text!r}")
+    return model
+
+
+def _check_memory(model: Model) -> None:
+    try:
+        require_memory(model.size, 8.0 * model.size**2)
+    except MemoryLimitError as error:
+        raise InputError(str(error)) from error
+
+
+def _grid(box: Box, given: Any) -> Float[np.ndarray, "n d"]:
+    sizes = given if isinstance(given, Mapping) else dict.fromkeys(box.names, given or GRID.get(box.dimension, 7))
+    require(set(sizes) == set(box.names), "grid", given, f"a number for each of {', '.join(box.names)}")
+    total = math.prod(int(sizes[name]) for name in box.names)
+    require(total <= MOST_POINTS, "grid", f"{total} points", f"at most {MOST_POINTS}")
+    axes = [np.linspace(a, b, sizes[n]) for n, a, b in zip(box.names, box.lower, box.upper, strict=True)]
+    return np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)

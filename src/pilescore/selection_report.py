@@ -1,0 +1,221 @@
+"""The report of a selection: what was chosen, the solution, and how well readings are predicted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .charts import Curve, Figure, Lines, Mark, Panel, Picture, Report, Section, TextTable, digits
+from .selections import Selection
+
+
+def selection_report(selection: Selection) -> Report:
+    """Return what the page of a selection says."""
+    summary, problem = selection.summary, selection.problem
+    readings = sum(block["size"] for block in summary["blocks"] if block["role"] == "data")
+    imposed = sum(block["size"] for block in summary["blocks"] if block["role"] == "physics")
+    count = len(summary["kernels"])
+    among = "the kernel of the problem" if count == 1 else f"the best of {count} kernels"
+    lead = (
+        f"{problem.unknown}({', '.join(problem.box.names)}) from {_many(readings, 'reading')} and from equations and "
+        f"conditions at {_many(imposed, 'node')}. The score, {_score(summary)}, is lowest with {selection.kernel}, "
+        f"{among}."
+    )
+    sections = [
+        _solution(selection),
+        *([_readings(selection)] if readings else []),
+        _chosen(selection),
+        *([_kernels(summary)] if count > 1 else []),
+        _understood(summary),
+        *([Section("Worth knowing", tuple(summary["warnings"]))] if summary["warnings"] else []),
+    ]
+    details = [("problem file", summary["settings"]["file"]), ("score", summary["score"])]
+    details += [(f"{name} version", version) for name, version in summary["versions"].items()]
+    return Report(summary["title"], lead, _verdicts(selection, readings), tuple(sections), tuple(details))
+
+
+def parameter_text(name: str, selection: Selection) -> str:
+    """Return a hyperparameter as one reads it: with the coordinate or the block that it belongs to."""
+    axis = re.search(r"bandwidth\[(\d+)\]$", name)
+    block = re.fullmatch(r"(data|physics)\.(\d+)\.(gamma|rho)", name)
+    if axis and ".kernel" not in name[7:] and ".parts" not in name:
+        return f"{name} ({selection.problem.box.names[int(axis[1])]})"
+    if block:
+        blocks = [each for each in selection.summary["blocks"] if each["role"] == block[1]]
+        return f"{block[3]} of {blocks[int(block[2])]['name']}"
+    return name
+
+
+def with_error(value: float, error: float | None) -> str:
+    """Return a number with its standard error, to the digits that the error leaves."""
+    if error is None or not np.isfinite(error) or error <= 0:
+        return digits(value)
+    places = max(0, min(12, 1 - int(np.floor(np.log10(error)))))
+    if abs(value) >= 1e5 or abs(value) < 1e-3 or error < 1e-9:
+        return f"{digits(value)} ± {digits(error)}"
+    return f"{value:.{places}f} ± {error:.{places}f}".replace("-", "−")
+
+
+def _score(summary: Mapping[str, Any]) -> str:
+    return "PILE" if summary["score"] == "PILE" else "PILE of the data given the physics"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _verdicts(selection: Selection, readings: int) -> tuple[tuple[str, str], ...]:
+    errors, found = selection.standard_errors, []
+    for name in selection.problem.inferred[:3]:
+        found.append((with_error(selection.values[name], errors[name]), f"{name}, inferred, ± its standard error"))
+    found.append((digits(selection.summary["pile"]), f"{_score(selection.summary)} per observation (lower is better)"))
+    if readings:
+        results = selection.results
+        scaled = (results["reading"] - results["left_out"]) / results["left_out_std"]
+        found.append(
+            (
+                digits(float(np.sqrt((scaled**2).mean()))),
+                "error of readings predicted from all others, in predicted deviations (1 is right)",
+            )
+        )
+    return tuple(found)
+
+
+def _solution(selection: Selection) -> Section:
+    problem, results = selection.problem, selection.results
+    names, unknown = problem.box.names, problem.unknown
+    mean, std = results["mean"].values, results["std"].values
+    panels: tuple[Panel, ...]
+    if mean.ndim == 1:
+        x = results["first"].values
+        curves = [Curve(f"{unknown}, ± two deviations", x, mean, mean - 2 * std, mean + 2 * std, 0)]
+        at = results["reading_point"].values
+        direct = [i for i, block in enumerate(selection.model.data) if str(block.operator) == "Id"]
+        shown = np.isin(results["reading_block"].values, direct)
+        if shown.any():
+            curves.append(Curve("readings", at[shown, 0], results["reading"].values[shown], colour=1, style="dots"))
+        panels = (Lines(f"{unknown}({names[0]})", names[0], unknown, tuple(curves)),)
+        caption = f"The mean of {unknown} with a band of two deviations, and the readings of {unknown} itself."
+    else:
+        x, y = results["first"].values, results["second"].values
+        common: dict[str, Any] = {"x_label": names[0], "y_label": names[1], "x": x, "y": y}
+        signed = bool(min(-mean.min(), mean.max()) > 0.05 * np.abs(mean).max())
+        panels = (
+            Picture(f"mean of {unknown}", z=mean.T, z_label=unknown, diverging=signed, **common),
+            Picture("its standard deviation", z=std.T, z_label="deviation", **common),
+        )
+        rest = [f"{n} = {v:.4g}" for n, v in zip(names[2:], selection.summary["middle"], strict=True)]
+        caption = "What is known of it, and how well." + (f" The other coordinates: {', '.join(rest)}." if rest else "")
+    predicted = f"predictions.csv has {', '.join(problem.operators)} with deviations at {len(problem.points)} points."
+    return Section("The solution", (predicted,), (Figure("solution", "The solution", caption, panels),))
+
+
+def _readings(selection: Selection) -> Section:
+    results = selection.results
+    measured, predicted, spread = (results[name].values for name in ("reading", "left_out", "left_out_std"))
+    scaled = (measured - predicted) / spread
+    beyond = float(np.mean(np.abs(scaled) > 2))
+    ends = np.array([min(measured.min(), predicted.min()), max(measured.max(), predicted.max())])
+    first = Lines(
+        "readings against their predictions",
+        "predicted from all other readings",
+        "measured",
+        (
+            Curve("measured", predicted, measured, colour=0, style="dots"),
+            Curve("equal", ends, ends, colour=7, style="dashed"),
+        ),
+    )
+    rows = np.arange(1, len(measured) + 1)
+    second = Lines(
+        "errors in deviations",
+        "number of the reading",
+        "error / predicted deviation",
+        (Curve("error", rows, scaled, colour=0, style="dots"),),
+        (Mark("two deviations above", y=2.0), Mark("two deviations below", y=-2.0)),
+    )
+    text = (
+        f"Each reading is predicted from all the others and the physics, without itself. {100 * beyond:.0f}% of the "
+        "errors are larger than two predicted deviations; of a model that is right, about 5% are."
+    )
+    caption = "Left: on the dashed line prediction and reading agree. Right: the same errors in predicted deviations."
+    return Section(
+        "How well readings are predicted", (text,), (Figure("readings", "Readings", caption, (first, second)),)
+    )
+
+
+def _chosen(selection: Selection) -> Section:
+    summary = next(each for each in selection.summary["kernels"] if each["name"] == selection.kernel)
+    over = selection.problem.over[selection.kernel]
+    rows = []
+    for name, value in selection.values.items():
+        low, high = _bounds(over, name)
+        side = summary["at_bounds"].get(name, "")
+        rows.append(
+            (
+                parameter_text(name, selection),
+                with_error(value, selection.standard_errors[name]),
+                f"{digits(low)} to {digits(high)}",
+                f"at its {side} bound" if side else "",
+            )
+        )
+    text = [
+        f"Found by {_many(len(summary['runs']), 'descent')} on the exact gradient, with {summary['evaluations']} "
+        "evaluations. Standard errors are by the curvature of the score; there is none at a bound."
+    ]
+    if any(name.endswith("rho") and side == "lower" for name, side in summary["at_bounds"].items()):
+        text.append(
+            "A rho at its lower bound says that the equation is met as closely as the bound lets it be: expected where "
+            "the equation is exact."
+        )
+    if not rows:
+        return Section("What was chosen", ("All numbers were fixed by the problem file: there was nothing to choose.",))
+    header = ("number", "chosen", "bounds", "")
+    return Section("What was chosen", tuple(text), (), (TextTable("Chosen values.", header, tuple(rows)),))
+
+
+def _bounds(over: Mapping[str, Any], name: str) -> tuple[float, float]:
+    """Return the bounds of a hyperparameter, or of an element of one."""
+    element = re.fullmatch(r"(.+)\[(\d+)\]", name)
+    if name in over or element is None:
+        low, high = over[name]
+        return float(low), float(high)
+    low, high = over[element[1]]
+    index = int(element[2])
+    return float(np.ravel(low)[index % np.size(low)]), float(np.ravel(high)[index % np.size(high)])
+
+
+def _kernels(summary: Mapping[str, Any]) -> Section:
+    rows = [
+        (
+            each["name"],
+            digits(each["row"]["pile"]),
+            digits(each["row"]["nats"]),
+            digits(each["row"]["penalised"]),
+            digits(each["row"]["fit"]),
+            each["row"]["warnings"] or "",
+        )
+        for each in summary["kernels"]
+    ]
+    header = ("kernel", "score", "nats behind", "after penalty", "fit", "")
+    text = (
+        "Nats are log evidence that the best has more: 3 is clear, 5 is strong. The penalty charges each chosen number "
+        "half the logarithm of the number of observations; the ranking is by that."
+    )
+    return Section("Kernels", (text,), (), (TextTable("Kernels, best first.", header, tuple(rows), 0),))
+
+
+def _understood(summary: Mapping[str, Any]) -> Section:
+    rows = [
+        (block["name"], block["observed"], str(block["size"]), digits(block["noise"]), digits(block["residual"]))
+        for block in summary["blocks"]
+    ]
+    text = (
+        "Everything known of the unknown is an operator of it at points, with noise. A residual of about one or "
+        "less, in deviations of that noise, says that the solution agrees with it; a much larger one, that "
+        "something contradicts it."
+    )
+    header = ("what", "observed", "values", "noise", "residual / noise")
+    return Section("What went in", (text,), (), (TextTable("Observations.", header, tuple(rows)),))

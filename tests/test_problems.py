@@ -1,0 +1,374 @@
+"""Problem files: what they mean, and what is said of bad ones."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import pilescore as ps
+from pilescore.records import fingerprint
+
+READINGS = "t,x,u,sigma\n0.1,0.2,0.5,0.02\n0.4,0.7,0.3,0.02\n0.9,0.5,0.1,0.05\n"
+GOOD = """\
+title = "a rod"
+[domain]
+t = [0, 1]
+x = [0, 1]
+[parameters]
+k = 0.3
+[[equation]]
+equation = "dt(u) - k*dxx(u) = 0"
+nodes = 4
+[[condition]]
+type = "dirichlet"
+face = ["x = 0", "x = 1"]
+value = 0
+nodes = 3
+[[data]]
+file = "readings.csv"
+value = "u"
+noise = "sigma"
+[[kernel]]
+type = "rbf"
+"""
+
+
+def write(directory: Path, text: str = GOOD, **files: str) -> Path:
+    (directory / "readings.csv").write_text(READINGS)
+    for name, content in files.items():
+        (directory / f"{name}.csv").write_text(content)
+    path = directory / "problem.toml"
+    path.write_text(text)
+    return path
+
+
+def mistakes(path: Path) -> list[str]:
+    with pytest.raises(ps.FileError) as caught:
+        ps.load_problem(path)
+    return [str(each) for each in caught.value.mistakes]
+
+
+def test_the_model_is_the_one_of_the_python_interface(tmp_path: Path) -> None:
+    text = GOOD.replace("[[kernel]]", "[temperatures]\nrho = 1e-3\neta = 2.0\n[[kernel]]\nbandwidth = [0.3, 0.4]")
+    model = ps.load_problem(write(tmp_path, text)).model
+    box = ps.Box(t=(0, 1), x=(0, 1))
+    dt, dx = ps.partials(box)
+    table = pd.read_csv(tmp_path / "readings.csv")
+    on = [box.face(x=x)(ps.GaussLegendre(3)) for x in (0, 1)]
+    expected = ps.Model(
+        ps.RBF([0.3, 0.4]),
+        ps.observe(ps.identity, table["u"], at=table[["t", "x"]], noise=table["sigma"], name="readings"),
+        [
+            ps.impose(dt - 0.3 * dx**2, 0.0, box(ps.GaussLegendre(4)), name="equation"),
+            *(ps.dirichlet(0.0, on=each, name=f"dirichlet x = {x}") for x, each in enumerate(on)),
+        ],
+        gamma=1.0,
+        rho=1e-3,
+        eta=2.0,
+    )
+    assert fingerprint([model]) == fingerprint([expected])
+    assert float(ps.pile(model)) == float(ps.pile(expected))
+
+
+CONDITIONS = {
+    'type = "dirichlet"\nface = "x = 1"\nvalue = "sin(t)"': lambda face: [
+        ps.dirichlet(lambda p: jnp.sin(p[0]), on=face)
+    ],
+    'type = "neumann"\nface = "x = 1"\nvalue = "t**2"': lambda face: [ps.neumann(lambda p: p[0] ** 2, on=face)],
+    'type = "robin"\nface = "x = 1"\na = 2\nb = "1 + t"\nvalue = 3': lambda face: [
+        ps.robin(2.0, lambda p: 1 + p[0], 3.0, on=face)
+    ],
+    'type = "cauchy"\nface = "x = 1"\nvalue = 1\nflux = "t"': lambda face: ps.cauchy(1.0, lambda p: p[0], on=face),
+    'type = "operator"\nface = "x = 1"\noperator = "dt(u) + dxx(u)"\nvalue = 0': lambda face: [
+        ps.impose(ps.partials(face.region)[0] + ps.partials(face.region)[1] ** 2, 0.0, face)
+    ],
+    'type = "periodic"\nface = ["x = 1", "x = 0"]\nderivatives = 1': lambda face: ps.periodic(
+        face, face.region.box.face(x=0)(ps.GaussLegendre(5)), 1
+    ),
+}
+
+
+@pytest.mark.parametrize("table", CONDITIONS)
+def test_conditions_are_those_of_the_library(tmp_path: Path, table: str) -> None:
+    text = f"[domain]\nt = [0, 2]\nx = [0, 1]\n[temperatures]\nrho = 0.1\n[[condition]]\nnodes = 5\n{table}\n"
+    blocks = ps.load_problem(write(tmp_path, text)).model.physics
+    box = ps.Box(t=(0, 2), x=(0, 1))
+    expected = CONDITIONS[table](box.face(x=1)(ps.GaussLegendre(5)))
+    assert len(blocks) == len(expected)
+    for block, other in zip(blocks, expected, strict=True):
+        np.testing.assert_allclose(block.points, other.points)
+        np.testing.assert_allclose(block.values, other.values)
+        np.testing.assert_allclose(block.weights, other.weights)
+        f = lambda p: jnp.sin(2 * p[0] + p[1]) * p[1]  # noqa: E731
+        at = np.array([0.7, 0.4])
+        np.testing.assert_allclose(block.operator(f)(at), other.operator(f)(at))
+
+
+def test_integrals_and_values_from_files(tmp_path: Path) -> None:
+    text = """\
+[domain]
+t = [0, 1]
+x = [0, 2]
+[temperatures]
+rho = 0.1
+[[constraint]]
+equation = "integral(x*u, x) = exp(-t)"
+at = { t = [0.0, 0.5] }
+nodes = 6
+[[condition]]
+type = "dirichlet"
+face = "t = 0"
+value = { file = "initial.csv", value = "temperature", columns = { x = "X" } }
+"""
+    model = ps.load_problem(write(tmp_path, text, initial="X;temperature\n0.5;1.5\n1.0;2\n")).model
+    face, integral = model.physics
+    np.testing.assert_array_equal(face.points, [[0, 0.5], [0, 1.0]])
+    np.testing.assert_array_equal(face.values, [1.5, 2.0])
+    np.testing.assert_allclose(face.weights, 1.0)  # the length of the face, shared by two points
+    np.testing.assert_allclose(integral.values, np.exp([0.0, -0.5]))
+    at = integral.points
+    np.testing.assert_allclose(integral.matrix @ (at[:, 1] * at[:, 1] ** 2), 4.0)  # ∫ x·x² over [0, 2]
+
+
+def test_what_is_left_out_is_chosen_in_bounds_that_follow_the_units(tmp_path: Path) -> None:
+    problem = ps.load_problem(write(tmp_path))
+    (over,) = problem.over.values()
+    assert list(over) == ["kernel.bandwidth", "eta", "physics.0.rho"]
+    scaled = GOOD.replace("x = [0, 1]", "x = [0, 1000]").replace('"x = 1"', '"x = 1000"').replace("k = 0.3", "k = 3e5")
+    other = tmp_path / "other"
+    other.mkdir()
+    rows = pd.read_csv(tmp_path / "readings.csv")
+    path = write(other, scaled)
+    rows.assign(x=1000 * rows["x"], u=10 * rows["u"], sigma=10 * rows["sigma"]).to_csv(
+        other / "readings.csv", index=False
+    )
+    larger = ps.load_problem(path)
+    (wider,) = larger.over.values()
+    np.testing.assert_allclose(
+        np.ravel(wider["kernel.bandwidth"]), np.ravel(over["kernel.bandwidth"]) * [1, 1000, 1, 1000]
+    )
+    np.testing.assert_allclose(wider["eta"], np.multiply(over["eta"], 100))
+    before, after = (ps.pile(each.model) for each in (problem, larger))
+    assert after.fit == pytest.approx(before.fit, rel=1e-6)  # the same problem in other units
+
+
+def test_auto_scores_the_data_given_the_physics_where_a_parameter_is_unknown(tmp_path: Path) -> None:
+    assert not ps.load_problem(write(tmp_path)).given_physics
+    problem = ps.load_problem(write(tmp_path, GOOD.replace("k = 0.3", "k = { unknown = [0.1, 1.0] }")))
+    assert problem.given_physics
+    assert problem.over["rbf"]["k"] == (0.1, 1.0)
+    assert problem.model.parameters["k"] == pytest.approx(np.sqrt(0.1))
+    assert str(problem.operator("-k*dx(u)", {"k": 2.0})) == "-2 ∂x"
+
+
+KERNELS = {
+    'type = "matern"\nnu = 4.5\nbandwidth = 0.2': ps.Matern(4.5, [0.2, 0.2]),
+    'type = "rbf"\nper_axis = false\nbandwidth = 0.2': ps.RBF(0.2),
+    'type = "rational-quadratic"\nalpha = 2.0\nbandwidth = [0.1, 0.2]': ps.RationalQuadratic(2.0, [0.1, 0.2]),
+    'type = "anisotropic-rbf"\ntheta = 0.3\ns = 0.5\nbandwidth = 0.4': ps.AnisotropicRBF(0.3, 0.5, 0.4),
+    'type = "product"\nparts = [{ type = "periodic", on = ["x"], period = 1.0, bandwidth = 0.7 }, '
+    '{ type = "rbf", on = ["t"], bandwidth = 0.5 }]': ps.Periodic(1.0, 0.7).on(1) * ps.RBF(0.5).on(0),
+    'type = "sum"\nparts = [{ type = "rbf", bandwidth = 0.1 }, { type = "matern", nu = 5.5, bandwidth = 0.9 }]': ps.RBF(
+        [0.1, 0.1]
+    )
+    + ps.Matern(5.5, [0.9, 0.9]),
+}
+
+
+@pytest.mark.parametrize("table", KERNELS)
+def test_kernels_are_those_of_the_library(tmp_path: Path, table: str) -> None:
+    problem = ps.load_problem(write(tmp_path, GOOD.replace('type = "rbf"', table)))
+    a, b = (0.3, 0.8), (0.5, 0.1)
+    assert float(problem.model.kernel(a, b)) == pytest.approx(float(KERNELS[table](a, b)), rel=1e-14)
+    assert not any(name.startswith("kernel") for name in next(iter(problem.over.values())))
+
+
+BAD = {
+    "malformed": (("nodes = 4", "nodes = = 4"), ["problem.toml:9", "Invalid value"]),
+    "unknown key": (("nodes = 4", "noodes = 4"), ["problem.toml:9: [[equation]] 1: noodes", "did you mean 'nodes'?"]),
+    "unknown section": (("[parameters]", "[parameter]"), ["problem.toml:5", "did you mean 'parameters'?"]),
+    "no domain": (("[domain]\nt = [0, 1]\nx = [0, 1]\n", ""), ["domain is missing", "x = [-1, 1]"]),
+    "interval": (("t = [0, 1]", "t = [1, 0]"), ["problem.toml:3: [domain]: t", "found [1, 0]"]),
+    "coordinate that is a function": (("x = [0, 1]", "sin = [0, 1]"), ["[domain]", "sin"]),
+    "unknown function": (("dxx(u)", "dzz(u)"), ["problem.toml:8: [[equation]] 1: equation", "dzz"]),
+    "misspelt function": (('= 0"', '= coss(x)"'), ["coss", "Did you mean 'cos'?"]),
+    "unknown symbol": (("k*dxx", "kappa*dxx"), ["problem.toml:8", "kappa"]),
+    "no equals sign": ((' = 0"\nnodes', '"\nnodes'), ["problem.toml:8", "="]),
+    "two equals signs": ((' = 0"\nnodes', ' = 0 = 1"\nnodes'), ["problem.toml:8", "="]),
+    "unbalanced": (("dt(u)", "dt(u"), ["problem.toml:8"]),
+    "no unknown in it": (("dt(u) - k*dxx(u) = 0", "x = 0"), ["problem.toml:8", "u"]),
+    "nonlinear": (("dt(u)", "dt(u) + u*dx(u)"), ["problem.toml:8", "not linear in u", "not supported yet"]),
+    "import": (("dt(u)", "__import__('os').system('ls')"), ["problem.toml:8"]),
+    "attribute": (("dt(u)", "u.__class__"), ["problem.toml:8"]),
+    "too deep": (("dt(u)", "(" * 10_000 + "u" + ")" * 10_000), ["problem.toml:8", "4000 characters"]),
+    "negative nodes": (("nodes = 4", "nodes = -4"), ["problem.toml:9", "found -4", "whole number"]),
+    "too many nodes": (("nodes = 4", "nodes = 100000"), ["problem.toml:9", "10000000000 nodes"]),
+    "face": (('"x = 1"]', '"x = 2"]'), ["problem.toml:12: [[condition]] 1: face", "0 or 1"]),
+    "face of no coordinate": (('"x = 1"]', '"y = 1"]'), ["problem.toml:12", "no coordinate 'y'"]),
+    "type": (('"dirichlet"', '"dirichlett"'), ["problem.toml:11", "did you mean 'dirichlet'?"]),
+    "value missing": (("value = 0\n", ""), ["problem.toml:10: [[condition]] 1", "value is missing"]),
+    "value of the unknown": (("value = 0\n", 'value = "u"\n'), ["problem.toml:13", "u"]),
+    "value not finite": (("value = 0\n", 'value = "1/t"\nrule = "clenshaw-curtis"\n'), ["problem.toml:13", "infinite"]),
+    "no such file": (("readings.csv", "reading.csv"), ["reading.csv", "did you mean 'readings.csv'?"]),
+    "file elsewhere": (("readings.csv", "../readings.csv"), ["problem.toml:16", "within the directory"]),
+    "absolute file": (("readings.csv", "/etc/passwd"), ["problem.toml:16", "within the directory"]),
+    "column": (('value = "u"', 'value = "U"'), ["readings.csv", "'U'", "did you mean 'u'?"]),
+    "noise of zero": (('noise = "sigma"', "noise = 0"), ["problem.toml:18", "found 0.0", "would not matter"]),
+    "noise and gamma": (('noise = "sigma"', 'noise = "sigma"\ngamma = 1.0'), ["problem.toml:19", "both"]),
+    "kernel too rough": (('"rbf"', '"matern"\nnu = 1.5'), ["problem.toml:19: [[kernel]] 1", "order 2", "RBF"]),
+    "kernel's nu": (('"rbf"', '"matern"\nnu = 2'), ["problem.toml:19: [[kernel]] 1", "2"]),
+    "kernel on nothing": (('"rbf"', '"rbf"\non = ["z"]'), ["problem.toml:19", "z"]),
+    "bounds": (("k = 0.3", "k = { unknown = [1, 0.1] }"), ["problem.toml:6: [parameters]: k", "unknown = [low, high]"]),
+    "never used": (
+        ("k = 0.3", "k = 0.3\nq = { unknown = [0, 1] }"),
+        ["problem.toml:7: [parameters]: q", "no equation"],
+    ),
+    "unknown in a source": (
+        (
+            GOOD[GOOD.index("k = 0.3") : GOOD.index(' = 0"\nnodes')] + " = 0",
+            'k = { unknown = [0, 1] }\n[[equation]]\nequation = "dt(u) - k*dxx(u) = k*x',
+        ),
+        ["problem.toml:8", "k"],
+    ),
+    "given twice": (
+        ("[[data]]", '[[condition]]\ntype = "cauchy"\nface = "x = 1"\nvalue = "t"\nflux = 0\n[[data]]'),
+        ["problem.toml:18: [[condition]] 2: value", "already given by [[condition]] 1", "contradict", "t = 1"],
+    ),
+    "periodic against values": (
+        (
+            'face = ["x = 0", "x = 1"]\nvalue = 0',
+            'face = "x = 0"\nvalue = 0\n[[condition]]\ntype = "dirichlet"\nface = "x = 1"\nvalue = 1\n'
+            '[[condition]]\ntype = "periodic"\nface = ["x = 0", "x = 1"]',
+        ),
+        ["[[condition]] 3", "contradict"],
+    ),
+    "grid": (("[[kernel]]", "[predict]\ngrid = { x = 5 }\n[[kernel]]"), ["problem.toml:20", "t, x"]),
+    "predicted": (("[[kernel]]", '[predict]\noperators = ["dy(u)"]\n[[kernel]]'), ["problem.toml:20", "dy"]),
+    "constraint": (
+        ("[[kernel]]", '[[constraint]]\nequation = "integral(u, x) = 1"\n[[kernel]]'),
+        ["problem.toml:19", "values of t"],
+    ),
+    "score without data": (
+        ("[[kernel]]", '[select]\nscore = "data-given-physic"\n[[kernel]]'),
+        ["problem.toml:20", "data-given-physics"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_mistake_is_named_with_its_line(tmp_path: Path, name: str) -> None:
+    (old, new), words = BAD[name]
+    assert old in GOOD
+    found = "\n".join(mistakes(write(tmp_path, GOOD.replace(old, new))))
+    for word in words:
+        assert word in found
+    assert len(found) < 1500
+
+
+CELLS = {
+    "missing": (",0.3,", ",,", ["readings.csv:3: column 'u'", "an empty cell"]),
+    "text": (",0.3,", ",n/a,", ["readings.csv:3: column 'u'", "'n/a'"]),
+    "nan": (",0.3,", ",nan,", ["readings.csv:3: column 'u'", "nan"]),
+    "outside": ("0.4,0.7,", "0.4,7.0,", ["readings.csv:3: column 'x'", "found 7", "0 to 1"]),
+    "negative noise": (",0.05", ",-0.05", ["readings.csv:4: column 'sigma'", "positive standard deviation"]),
+    "contradiction": ("0.4,0.7,0.3", "0.1,0.2,0.9", ["line 2", "line 3", "contradict", "t = 0.1, x = 0.2"]),
+    "empty": (READINGS.partition("\n")[2], "", ["readings.csv", "no rows"]),
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_bad_cell_is_named_with_its_row_and_column(tmp_path: Path, name: str) -> None:
+    old, new, words = CELLS[name]
+    path = write(tmp_path, readings=READINGS.replace(old, new))
+    found = "\n".join(mistakes(path))
+    for word in words:
+        assert word in found
+
+
+def test_noise_free_values_that_contradict_each_other_are_both_said(tmp_path: Path) -> None:
+    text = GOOD.replace('noise = "sigma"', "noise = 0")
+    found = mistakes(write(tmp_path, text, readings=READINGS.replace("0.4,0.7,0.3", "0.1,0.2,0.5001")))
+    assert any("would not matter" in each for each in found)
+    assert any("contradict" in each for each in found)
+
+
+def test_all_mistakes_are_said_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    text = (
+        GOOD.replace("nodes = 4", "noodes = 4")
+        .replace('"x = 1"]', '"x = 2"]')
+        .replace('value = "u"', 'value = "v"')
+        .replace('"rbf"', '"rbg"')
+    )
+    found = mistakes(write(tmp_path, text))
+    assert [re.match(r"[\w.]+:?\d*", each)[0].rstrip(":") for each in found[:3]] == [
+        "problem.toml:9",
+        "problem.toml:12",
+        "problem.toml:20",
+    ]
+    assert "readings.csv" in found[3]
+    assert len(found) == 4
+
+
+def test_values_that_jump_at_a_corner_are_worth_a_note(tmp_path: Path) -> None:
+    text = GOOD.replace("[[data]]", '[[condition]]\ntype = "dirichlet"\nface = "t = 0"\nvalue = "1 + x"\n[[data]]')
+    problem = ps.load_problem(write(tmp_path, text))
+    assert len(problem.warnings) == 2
+    assert "at t = 0, x = 1 it is 0 by the one and 2 by the other" in problem.warnings[1]
+
+
+def test_ten_megabytes_of_garbage(tmp_path: Path) -> None:
+    path = tmp_path / "problem.toml"
+    path.write_bytes(os.urandom(10_000_000))
+    assert "10 MB" in mistakes(path)[0]
+    path = write(tmp_path)
+    (tmp_path / "readings.csv").write_bytes(os.urandom(10_000_000))
+    assert "readings.csv" in mistakes(path)[0]
+
+
+def test_files_that_would_block_are_not_opened(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    (tmp_path / "readings.csv").unlink()
+    os.mkfifo(tmp_path / "readings.csv")
+    found: list[str] = []
+    worker = threading.Thread(target=lambda: found.extend(mistakes(path)), daemon=True)
+    worker.start()
+    worker.join(20)
+    assert "a pipe" in found[0]
+
+
+def test_parquet(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD.replace("readings.csv", "readings.parquet"))
+    pd.read_csv(tmp_path / "readings.csv").to_parquet(tmp_path / "readings.parquet")
+    np.testing.assert_array_equal(ps.load_problem(path).model.data[0].values, [0.5, 0.3, 0.1])
+
+
+LINES = GOOD.splitlines()
+PIECES = st.sampled_from(
+    [*LINES, "nodes = 99", "value = 'u'", "[[data]]", "[predict]", "x = 1", "face = 'all'", '"""', "[", "="]
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    where=st.integers(0, len(LINES)),
+    drop=st.integers(0, 3),
+    insert=st.lists(st.one_of(PIECES, st.text(max_size=20)), max_size=3),
+)
+def test_any_change_of_a_file_gives_a_problem_or_mistakes(
+    tmp_path: Path, where: int, drop: int, insert: list[str]
+) -> None:
+    text = "\n".join([*LINES[:where], *insert, *LINES[where + drop :]])
+    path = write(tmp_path)
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with contextlib.suppress(ps.FileError):
+        assert ps.load_problem(path).models

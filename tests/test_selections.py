@@ -1,0 +1,295 @@
+"""Selections: what is chosen, kept, resumed, loaded back and predicted; and the commands about problem files."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import pilescore as ps
+from pilescore import cli
+from pilescore.selection_report import selection_report, with_error
+
+from .browser import check_page, open_page
+
+TEXT = """\
+title = "decay"
+[domain]
+t = [0, 3]
+[parameters]
+rate = { unknown = [0.1, 10.0] }
+[[equation]]
+equation = "dt(u) + rate*u = 0"
+nodes = 10
+[[data]]
+file = "deep/decay.csv"
+value = "u"
+noise = 0.02
+[[kernel]]
+type = "rbf"
+[[kernel]]
+type = "matern"
+nu = 2.5
+[select]
+starts = 2
+[predict]
+grid = 7
+operators = ["u", "rate*u"]
+"""
+
+
+def problem_in(directory: Path, text: str = TEXT) -> Path:
+    (directory / "deep").mkdir(parents=True)
+    t = np.linspace(0, 3, 25)
+    u = np.exp(-0.7 * t) + 0.02 * np.random.default_rng(0).standard_normal(25)
+    pd.DataFrame({"t": t, "u": u}).to_csv(directory / "deep" / "decay.csv", index=False)
+    path = directory / "problem.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture(scope="module")
+def selected(tmp_path_factory):
+    """A selection by the command, and what it printed."""
+    place = tmp_path_factory.mktemp("select")
+    path = problem_in(place / "problem")
+    command = [sys.executable, "-m", "pilescore", "select", str(path), "--out", str(place / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return place, done
+
+
+def test_it_finds_what_the_library_finds(selected):
+    place, _ = selected
+    found = ps.load_selection(place / "out")
+    problem = ps.load_problem(place / "problem" / "problem.toml")
+    expected = ps.search(problem.models, problem.over["rbf"], starts=2, given_physics=True, progress=False)
+    assert list(found.table.index) == list(expected.table.index)
+    assert found.values == expected.best.values  # bit by bit
+    assert found.standard_errors == pytest.approx(expected.best.standard_errors, nan_ok=True)
+    assert abs(found.values["rate"] - 0.7) < 2 * found.standard_errors["rate"]
+
+
+def test_what_it_prints_and_writes(selected):
+    place, done = selected
+    assert "kernel 1 of 2: rbf" in done.stderr
+    assert "Warning" not in done.stderr
+    assert "rate = 0.7" in done.stdout
+    assert "← chosen" in done.stdout
+    names = {path.relative_to(place / "out").as_posix() for path in (place / "out").rglob("*") if path.is_file()}
+    figures = {f"figures/{name}.{kind}" for name in ("solution", "readings") for kind in ("png", "pdf")}
+    kept = {"problem/problem.toml", "problem/deep/decay.csv"}
+    assert names == {"report.html", "results.nc", "summary.json", "predictions.csv"} | figures | kept
+
+
+def test_predictions_in_a_new_process_are_those_of_this_one(selected, tmp_path):
+    place, _ = selected
+    points = np.linspace(0, 3, 11)[:, None]
+    pd.DataFrame(points, columns=["t"]).to_csv(tmp_path / "points.csv", index=False)
+    (place / "problem" / "deep" / "decay.csv").rename(place / "away.csv")  # the directory needs nothing else
+    try:
+        command = [
+            sys.executable,
+            "-m",
+            "pilescore",
+            "predict",
+            str(place / "out"),
+            "--at",
+            str(tmp_path / "points.csv"),
+        ]
+        done = subprocess.run(
+            [*command, "--out", str(tmp_path / "p.csv"), "--operator", "u", "--operator", "dt(u) + rate*u"],
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+    finally:
+        (place / "away.csv").rename(place / "problem" / "deep" / "decay.csv")
+    assert done.returncode == 0, done.stderr
+    written = pd.read_csv(tmp_path / "p.csv")
+    found = ps.load_selection(place / "out")
+    here = found.predict(points, ["u", "dt(u) + rate*u"])
+    pd.testing.assert_frame_equal(written, here, rtol=1e-10, atol=1e-12)
+    model = ps.load_problem(place / "problem" / "problem.toml").models[found.kernel].replace(found.values)
+    np.testing.assert_allclose(here["u"], ps.posterior(model).mean(points), rtol=1e-10)
+    np.testing.assert_allclose(here["u_std"], ps.posterior(model).std(points), rtol=1e-10)
+    assert (here["dt(u) + rate*u"].abs() < 0.05).all()  # the equation holds, with the rate that was found
+    kept = pd.read_csv(place / "out" / "predictions.csv")
+    pd.testing.assert_frame_equal(kept, found.predict(), rtol=1e-10)
+
+
+def test_points_outside_the_domain_are_worth_a_warning(selected):
+    found = ps.load_selection(selected[0] / "out")
+    with pytest.warns(ps.OutsideDomainWarning, match="1 of 2 points"):
+        found.predict([[1.0], [4.0]])
+
+
+DRIVER = """
+import sys, pilescore.records
+pilescore.records.WRITE_EVERY = 0.0
+pilescore.records.WRITE_SHARE = 1.0
+from pilescore.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_selection_goes_on_to_the_same_result(selected, tmp_path, number):
+    place, _ = selected
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", DRIVER, "select", str(place / "problem" / "problem.toml"), "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 200
+    evaluations = out / "pilescore-parts" / "evaluations-0.nc"
+    while not evaluations.exists() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.3)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=200)
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert err.splitlines()[-1].endswith(f"--out {out} --resume")
+    else:
+        assert process.returncode == -signal.SIGKILL
+    assert not (out / "summary.json").exists()
+    found = ps.select(ps.load_problem(place / "problem" / "problem.toml"), out, resume=True, progress=False)
+    whole = ps.load_selection(place / "out")
+    assert found.summary["kernels"] == whole.summary["kernels"]
+    xr.testing.assert_identical(found.results.drop_attrs(), whole.results.drop_attrs())
+    assert (out / "predictions.csv").read_bytes() == (place / "out" / "predictions.csv").read_bytes()
+
+
+def test_other_work_is_not_touched(selected, tmp_path):
+    place, _ = selected
+    changed = problem_in(tmp_path / "changed", TEXT.replace("0.02", "0.03"))
+    before = (place / "out" / "summary.json").read_bytes()
+    with pytest.raises(ps.InputError, match="holds other work: problem was"):
+        ps.select(ps.load_problem(changed), place / "out", resume=True)
+    with pytest.raises(ps.InputError, match="is not empty"):
+        ps.select(ps.load_problem(changed), place / "out")
+    assert (place / "out" / "summary.json").read_bytes() == before
+    with pytest.raises(ps.InputError, match="finished selection"):
+        ps.load_selection(place)
+    (place / "out" / "problem" / "deep" / "decay.csv").rename(place / "kept.csv")
+    (place / "out" / "problem" / "deep" / "decay.csv").write_text("t,u\n0,1\n")
+    with pytest.raises(ps.InputError, match="has been changed"):
+        ps.load_selection(place / "out")
+    (place / "kept.csv").rename(place / "out" / "problem" / "deep" / "decay.csv")
+
+
+def test_what_is_fixed_is_only_scored_and_what_fails_is_said(tmp_path):
+    text = TEXT.replace("{ unknown = [0.1, 10.0] }", "0.7").replace("nodes = 10", "nodes = 10\nnoise = 0.01")
+    text = text.replace('type = "rbf"', 'type = "rbf"\nbandwidth = 1.0').replace(
+        "nu = 2.5", "nu = 2.5\nbandwidth = 1.0"
+    )
+    path = problem_in(tmp_path / "p", text + "[temperatures]\neta = 1.0\n")
+    found = ps.select(ps.load_problem(path), tmp_path / "out")
+    assert found.values == {}
+    assert found.summary["pile"] == float(ps.pile(found.problem.models[found.kernel]))
+    with pytest.raises(ps.InputError, match="is not empty"):
+        ps.select(ps.load_problem(path), tmp_path / "out")
+    again = ps.select(ps.load_problem(path), tmp_path / "out", overwrite=True)
+    assert again.summary == found.summary
+    hopeless = text.replace("bandwidth = 1.0", "bandwidth = 1e6").replace("noise = 0.02", "noise = 1e-12")
+    path = problem_in(tmp_path / "q", hopeless + "[temperatures]\neta = 1.0\n")
+    with pytest.raises(ps.PilescoreError, match=r"no kernel could be scored\. rbf: failed: the covariance"):
+        ps.select(ps.load_problem(path), tmp_path / "none")
+
+
+def test_the_report_in_a_browser(browser, selected):
+    place, _ = selected
+    page = open_page(browser, place / "out" / "report.html", 1200)
+    measured = check_page(page)
+    assert measured["problems"] == []
+    assert measured["figures"] == ["solution", "readings"]
+    assert check_page(open_page(browser, place / "out" / "report.html", 390, phone=True))["problems"] == []
+    text = page.tab.inner_text("body")
+    report = selection_report(ps.load_selection(place / "out"))
+    assert [figure.name for figure in report.figures] == ["solution", "readings"]
+    for words in ("decay", "rate, inferred", "The solution", "matern-2.5", "(∂t + rate) u", "rho of equation"):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [(0.30631, 0.0082, "0.3063 ± 0.0082"), (-12.0, 3.1, "−12.0 ± 3.1"), (120.0, 31.0, "120 ± 31"), (2.5, None, "2.5"),
+     (1.2e-6, 1e-5, "1.20·10⁻⁶ ± 1.00·10⁻⁵"), (0.5, float("nan"), "0.5")],
+)  # fmt: skip
+def test_numbers_with_errors(value, error, text):
+    assert with_error(value, error) == text
+
+
+def run(capsys, *arguments):
+    code = cli.main(list(map(str, arguments)))
+    return code, *capsys.readouterr()
+
+
+def test_new_check_and_score(tmp_path, capsys):
+    code, out, err = run(capsys, "new", tmp_path / "rod")
+    assert code == 0, err
+    code, out, err = run(capsys, "check", tmp_path / "rod" / "problem.toml")
+    assert code == 0, err
+    for words in ("(∂t - diffusivity ∂x²) u = 0, 144 nodes", "N = 228", "of memory", "choose diffusivity in [0.01, 3]"):
+        assert words in out
+    code, out, err = run(capsys, "score", tmp_path / "rod" / "problem.toml", "--json")
+    table = json.loads(out)
+    problem = ps.load_problem(tmp_path / "rod" / "problem.toml")
+    assert table["rbf"]["pile"] == pytest.approx(ps.pile(problem.model, given_physics=True).value)
+    code, out, err = run(capsys, "new", tmp_path / "rod")
+    assert code == 2
+    assert "not there yet" in err
+
+
+def test_mistakes_are_printed_one_a_line(tmp_path, capsys):
+    path = problem_in(tmp_path, TEXT.replace("nodes = 10", "node = 10").replace("dt(u)", "dtt(v)"))
+    code, out, err = run(capsys, "select", path, "--out", tmp_path / "out")
+    assert code == 2
+    assert out == ""
+    lines = err.splitlines()
+    assert lines[0] == "pilescore: error: 2 mistakes; nothing was done"
+    assert [line.split(":")[1] for line in lines[1:]] == ["7", "8"]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["check", "no.toml"], "no such file"),
+        (["select", "no.toml"], "Missing option '--out'"),
+        (["predict", "nowhere", "--out", "p.csv"], "finished selection"),
+        (["predict", "nowhere", "--out", "p.txt"], "ends in .csv"),
+        (["report", "nowhere"], "finished selection"),
+    ],
+)
+def test_commands_refuse_what_is_not_there(tmp_path, capsys, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert words in err
+    assert os.listdir(tmp_path) == []
+
+
+def test_report_and_predict_again(selected, tmp_path, capsys):
+    place, _ = selected
+    (place / "out" / "report.html").rename(place / "report-before.html")
+    code, _, err = run(capsys, "report", place / "out")
+    assert code == 0, err
+    assert (place / "out" / "report.html").stat().st_size > 1e6
+    code, _, err = run(capsys, "predict", place / "out", "--out", tmp_path / "p.csv")
+    assert code == 0, err
+    assert (tmp_path / "p.csv").read_bytes() == (place / "out" / "predictions.csv").read_bytes()
+    code, _, err = run(capsys, "predict", place / "out", "--out", tmp_path / "p.csv")
+    assert code == 2
+    assert "--overwrite" in err
+    code, _, err = run(capsys, "predict", place / "out", "--out", tmp_path / "q.csv", "--operator", "dx(u)")
+    assert code == 2
+    assert "dx" in err
+    assert not (tmp_path / "q.csv").exists()
