@@ -51,6 +51,11 @@ def test_page_on_problem_files(tmp_path, monkeypatch):
     (tmp_path / "problem.toml").write_text(blocks["toml"], encoding="utf-8")
     assert ps.load_problem(tmp_path / "problem.toml").given_physics
     assert cli.main(["new", str(tmp_path / "rod")]) == 0
+    smaller = (tmp_path / "rod" / "problem.toml").read_text(encoding="utf-8").replace("nodes = 12 ", "nodes = 8 ")
+    smaller = smaller.replace("starts = 2", "starts = 1").replace(
+        '[[kernel]]\ntype = "matern"', '[[kernel]]\ntype = "rbf"'
+    )
+    (tmp_path / "rod" / "problem.toml").write_text(smaller.replace("nu = 4.5", "bandwidth = 0.3"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     exec(compile(blocks["python"], "problems.md", "exec"), names)

@@ -237,7 +237,13 @@ def test_new_check_and_score(tmp_path, capsys):
     assert code == 0, err
     code, out, err = run(capsys, "check", tmp_path / "rod" / "problem.toml")
     assert code == 0, err
-    for words in ("(∂t - diffusivity ∂x²) u = 0, 144 nodes", "N = 228", "of memory", "choose diffusivity in [0.01, 3]"):
+    for words in (
+        "equation: (∂t - diffusivity ∂x²) u = 0, 144 nodes",
+        "choose rho of equation",
+        "N = 228",
+        "of memory",
+        "choose diffusivity in [0.01, 3]",
+    ):
         assert words in out
     code, out, err = run(capsys, "score", tmp_path / "rod" / "problem.toml", "--json")
     table = json.loads(out)

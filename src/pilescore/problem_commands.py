@@ -158,7 +158,8 @@ def _draw(found: Any) -> None:
 
 def _print(found: Any) -> None:
     """Print what was chosen."""
-    from .selection_report import parameter_text, with_error
+    from .problems import parameter_text
+    from .selection_report import with_error
 
     what = "PILE" if found.summary["score"] == "PILE" else "PILE of the data given the physics"
     click.echo(f"\n{found.problem.title}\n")
@@ -171,7 +172,7 @@ def _print(found: Any) -> None:
     for name, value in found.values.items():
         side = chosen["at_bounds"].get(name)
         note = f"  at its {side} bound" if side else ""
-        click.echo(f"  {parameter_text(name, found)} = {with_error(value, found.standard_errors[name])}{note}")
+        click.echo(f"  {parameter_text(name, found.problem)} = {with_error(value, found.standard_errors[name])}{note}")
     for text in found.summary["warnings"]:
         click.echo(f"  note: {text}")
 

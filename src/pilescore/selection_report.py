@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .charts import Curve, Figure, Lines, Mark, Panel, Picture, Report, Section, TextTable, digits
+from .problems import parameter_text
 from .selections import Selection
 
 
@@ -35,18 +36,6 @@ def selection_report(selection: Selection) -> Report:
     details = [("problem file", summary["settings"]["file"]), ("score", summary["score"])]
     details += [(f"{name} version", version) for name, version in summary["versions"].items()]
     return Report(summary["title"], lead, _verdicts(selection, readings), tuple(sections), tuple(details))
-
-
-def parameter_text(name: str, selection: Selection) -> str:
-    """Return a hyperparameter as one reads it: with the coordinate or the block that it belongs to."""
-    axis = re.search(r"bandwidth\[(\d+)\]$", name)
-    block = re.fullmatch(r"(data|physics)\.(\d+)\.(gamma|rho)", name)
-    if axis and ".kernel" not in name[7:] and ".parts" not in name:
-        return f"{name} ({selection.problem.box.names[int(axis[1])]})"
-    if block:
-        blocks = [each for each in selection.summary["blocks"] if each["role"] == block[1]]
-        return f"{block[3]} of {blocks[int(block[2])]['name']}"
-    return name
 
 
 def with_error(value: float, error: float | None) -> str:
@@ -155,7 +144,7 @@ def _chosen(selection: Selection) -> Section:
         side = summary["at_bounds"].get(name, "")
         rows.append(
             (
-                parameter_text(name, selection),
+                parameter_text(name, selection.problem),
                 with_error(value, selection.standard_errors[name]),
                 f"{digits(low)} to {digits(high)}",
                 f"at its {side} bound" if side else "",

@@ -71,7 +71,7 @@ def parse(text: str, start: int = 0, end: int | None = None) -> Node:
 
     Examples
     --------
-    >>> from pilescore.grammar import parse
+    >>> from pilescore.expressions.grammar import parse
     >>> tree = parse("k*dx(u) + 1")
     >>> tree.kind, [part.kind for part in tree.parts]
     ('+', ['*', 'number'])

@@ -1,4 +1,4 @@
-"""From the tables of a problem file to observations: equations, conditions, data and integrals."""
+"""From the tables of a problem file to observations: equations, data and integrals."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ..calculus import normal_derivative
-from ..conditions import periodic
 from ..domains import Box, Nodes, Slice
 from ..errors import FileError, InputError, Mistake, listed, require
 from ..expressions import Function, Language
 from ..observations import Observation, impose, integral, observe, stack
-from ..operators import Operator, identity
+from ..operators import Operator
 from ..quadrature import Chebyshev, ClenshawCurtis, Fejer, GaussLegendre, MonteCarlo, Rule, Sobol
 from . import schema
 from .notes import Notes
@@ -58,6 +56,8 @@ class Piece:
 
     place: Place
     blocks: tuple[Observation, ...]
+    texts: tuple[str, ...] = ()
+    """What each block observes to be equal to, as it is written."""
     choice: schema.Unknown | None = None
     """Bounds of a temperature of its own, for each of the blocks."""
     held: tuple[Held, ...] = ()
@@ -90,34 +90,24 @@ class Readings:
     file: str
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Part:
+    """A block with its name and the text of its values; no block where something is wrong."""
+
+    name: str
+    text: str
+    block: Observation | None
+
+
 def equation(table: schema.Equation, place: Place, ground: Ground) -> Piece | None:
     """Return an equation imposed in the domain."""
     notes = ground.notes
     found = notes.attempt((*place, "equation"), ground.language.equation, table.equation)
-    nodes = notes.attempt((*place, "nodes"), _nodes, ground.box, table, ground.box)
+    nodes = notes.attempt((*place, "nodes"), nodes_on, ground.box, table, ground.box)
     if found is None or nodes is None:
         return None
-    block = notes.attempt((*place, "equation"), impose, found.operator, found.source, nodes, **_strength(table))
-    return _piece(table, place, [(table.name or "equation", block)], notes)
-
-
-def condition(table: schema.Condition, place: Place, ground: Ground) -> Piece | None:
-    """Return a condition imposed on faces."""
-    if isinstance(table, schema.PeriodicFaces):
-        return _periodic(table, place, ground)
-    notes, texts = ground.notes, [table.face] if isinstance(table.face, str) else table.face
-    if texts == ["all"]:
-        faces: list[Slice | None] = list(ground.box.faces)
-    else:
-        faces = [notes.attempt((*place, "face"), face, ground, text) for text in texts]
-    sides = [_side(table, each, place, ground) for each in faces if each is not None]
-    good = [side for side in sides if side is not None]
-    if len(good) < len(faces):
-        return None
-    held = tuple(each for side in good for each in side.held)
-    found = [each for side in good for each in _imposed(table, side, place, notes)]
-    files = tuple(dict.fromkeys(file for side in good for file in side.files))
-    return _piece(table, place, found, notes, held, files)
+    block = notes.attempt((*place, "equation"), impose, found.operator, found.source, nodes, **strength(table))
+    return made(table, place, [Part(table.name or "equation", str(found.source), block)], notes)
 
 
 def data(table: schema.Data, place: Place, ground: Ground) -> Piece | None:
@@ -140,7 +130,7 @@ def data(table: schema.Data, place: Place, ground: Ground) -> Piece | None:
     noise = None
     if table.noise is not None:
         noise = cells[table.noise] if isinstance(table.noise, str) else np.full(len(values), table.noise)
-    notes.attempt((*place, "file"), _check_inside, ground.box, points, lines, table.file, columns)
+    notes.attempt((*place, "file"), check_inside, ground.box, points, lines, table.file, columns)
     if noise is not None:
         notes.attempt((*place, "noise"), _check_noise, noise, values, lines, table)
     if operator is None:
@@ -148,11 +138,13 @@ def data(table: schema.Data, place: Place, ground: Ground) -> Piece | None:
     readings = Readings(operator, points, values, noise, lines, table.file)
     if noise is not None and (noise <= 0).any():
         return Piece(place, (), readings=readings, files=(table.file,))
-    temperature = {"noise": noise} if noise is not None else {"gamma": _number(table.gamma)}
+    temperature = {"noise": noise} if noise is not None else {"gamma": number(table.gamma)}
     name = table.name or PurePosixPath(table.file).stem
     block = notes.attempt(place, observe, operator, values, points, name=name, **temperature)
     choice = table.gamma if isinstance(table.gamma, schema.Unknown) else None
-    return None if block is None else Piece(place, (block,), choice, readings=readings, files=(table.file,))
+    if block is None:
+        return None
+    return Piece(place, (block,), (f"{table.value!r} in {table.file}",), choice, readings=readings, files=(table.file,))
 
 
 def constraint(table: schema.Constraint, place: Place, ground: Ground) -> Piece | None:
@@ -171,24 +163,14 @@ def constraint(table: schema.Constraint, place: Place, ground: Ground) -> Piece 
     for point in itertools.product(*lists):
         fixed = dict(zip(others, point, strict=True))
         region = notes.attempt((*place, "at"), box.slice, **fixed) if fixed else box
-        nodes = None if region is None else notes.attempt((*place, "nodes"), _nodes, region, table, box)
+        nodes = None if region is None else notes.attempt((*place, "nodes"), nodes_on, region, table, box)
         if nodes is not None:
             functionals.append(integral(nodes, found.operator))
             values.append(float(found.value(nodes.points[0])))
     if len(functionals) < math.prod(map(len, lists)):
         return None
-    block = notes.attempt(place, impose, stack(*functionals), np.array(values), None, **_strength(table))
-    return _piece(table, place, [(table.name or "integral", block)], notes)
-
-
-def face(ground: Ground, text: str) -> Slice:
-    """Return the face of a text such as "x = -1"."""
-    parts = re.fullmatch(r"\s*(\w+)\s*=\s*([^=]+)", text)
-    require(parts is not None, "face", text, 'a coordinate at a bound, as "x = -1", or "all"')
-    assert parts is not None
-    value = ground.language.function(parts[2]).constant
-    require(value is not None, "face", text, 'a coordinate at a bound, as "x = -1"')
-    return ground.box.face(**{parts[1]: value})
+    block = notes.attempt(place, impose, stack(*functionals), np.array(values), None, **strength(table))
+    return made(table, place, [Part(table.name or "integral", str(found.value), block)], notes)
 
 
 def file_within(directory: Path, text: str) -> Path:
@@ -208,112 +190,8 @@ def coordinate_columns(given: Mapping[str, str], names: Sequence[str]) -> dict[s
     return {name: given.get(name, name) for name in names}
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Side:
-    """A condition on one face: its nodes, and operators with their values there."""
-
-    face: Slice
-    parts: tuple[tuple[Operator, Any, Nodes], ...]
-    held: tuple[Held, ...]
-    files: tuple[str, ...]
-
-
-def _side(table: schema.OnFace, on: Slice, place: Place, ground: Ground) -> _Side | None:
-    notes, language = ground.notes, ground.language
-    operators: list[tuple[str, Operator | None]] = []
-    if isinstance(table, schema.OperatorOnFace):
-        operators.append(("value", notes.attempt((*place, "operator"), language.operator, table.operator)))
-    elif isinstance(table, schema.Robin):
-        a, b = (notes.attempt((*place, key), language.coefficient, str(getattr(table, key))) for key in ("a", "b"))
-        operators.append(("value", None if a is None or b is None else a * identity + b * normal_derivative(on)))
-    elif isinstance(table, schema.Cauchy):
-        operators += [("value", identity), ("flux", normal_derivative(on))]
-    else:
-        operators.append(("value", identity if table.type == "dirichlet" else normal_derivative(on)))
-    nodes: Nodes | None = None
-    parts: list[tuple[Operator, Any, Nodes]] = []
-    held, files = [], []
-    for key, operator in operators:
-        value = getattr(table, key)
-        if isinstance(value, schema.File):
-            read = _from_file(value, on, (*place, key), table, ground)
-            if operator is not None and read is not None:
-                parts.append((operator, read[1], read[0]))
-                held.append(Held(on, operator, None, (*place, key)))
-                files.append(value.file)
-            continue
-        function = notes.attempt((*place, key), language.function, str(value))
-        nodes = nodes or notes.attempt((*place, "nodes"), _nodes, on, table, ground.box)
-        if operator is not None and function is not None and nodes is not None:
-            parts.append((operator, function, nodes))
-            held.append(Held(on, operator, function, (*place, key)))
-    return _Side(on, tuple(parts), tuple(held), tuple(files)) if len(parts) == len(operators) else None
-
-
-def _imposed(table: schema.OnFace, side: _Side, place: Place, notes: Notes) -> list[tuple[str, Observation | None]]:
-    """Return the blocks of one face, with names that tell them apart."""
-    found = []
-    for key, (operator, value, nodes) in zip(("value", "flux"), side.parts, strict=False):
-        name = f"{table.name or table.type} {'flux ' if key == 'flux' else ''}{face_text(side.face)}"
-        if table.name and len(side.parts) == 1 and isinstance(table.face, str) and table.face != "all":
-            name = table.name
-        found.append((name, notes.attempt((*place, key), impose, operator, value, nodes, **_strength(table))))
-    return found
-
-
-def face_text(face: Slice) -> str:
-    """Return a face as one writes it: `x = -1`."""
-    return ", ".join(f"{face.names[axis]} = {value:.6g}" for axis, value in face.fixed)
-
-
-def _from_file(
-    table: schema.File, on: Slice, place: Place, owner: schema.OnFace, ground: Ground
-) -> tuple[Nodes, np.ndarray] | None:
-    """Return points of a face and the values there; the coordinate that is fixed need not be in the file."""
-    notes, names = ground.notes, ground.box.names
-    if owner.nodes is not None:
-        notes((*place[:-1], "nodes"), "nodes are given, but the file has its own points; expected one of them")
-    columns = notes.attempt((*place, "columns"), coordinate_columns, table.columns, names)
-    path = notes.attempt((*place, "file"), file_within, ground.directory, table.file)
-    if columns is None or path is None:
-        return None
-    fixed = {names[axis]: value for axis, value in on.fixed}
-    free = [columns[name] for name in names if name not in fixed]
-    read = notes.attempt((*place, "file"), read_table, path, [*free, table.value], table.file)
-    if read is None:
-        return None
-    cells, lines = read
-    length = len(lines)
-    points = np.column_stack([np.full(length, fixed[n]) if n in fixed else cells[columns[n]] for n in names])
-    before = len(notes.mistakes)
-    notes.attempt((*place, "file"), _check_inside, ground.box, points, lines, table.file, columns)
-    if len(notes.mistakes) > before:
-        return None
-    return Nodes(points, np.full(length, on.measure / length), names, on), cells[table.value]
-
-
-def _periodic(table: schema.PeriodicFaces, place: Place, ground: Ground) -> Piece | None:
-    notes = ground.notes
-    faces = [notes.attempt((*place, "face"), face, ground, text) for text in table.face]
-    if faces[0] is None or faces[1] is None:
-        return None
-    first, second = faces[0], faces[1]
-    if first.fixed[0][0] != second.fixed[0][0] or first.fixed == second.fixed:
-        notes((*place, "face"), f"found {table.face}; expected two opposite faces of one coordinate")
-        return None
-    nodes = [notes.attempt((*place, "nodes"), _nodes, each, table, ground.box) for each in (first, second)]
-    if nodes[0] is None or nodes[1] is None:
-        return None
-    blocks = notes.attempt(place, periodic, nodes[0], nodes[1], table.derivatives, **_strength(table))
-    if blocks is None:
-        return None
-    name = table.name or f"periodic in {ground.box.names[first.fixed[0][0]]}"
-    named = [(f"{name}, order {k}" if k else name, block) for k, block in enumerate(blocks)]
-    piece = _piece(table, place, named, notes)
-    return None if piece is None else dataclasses.replace(piece, pair=(first, second))
-
-
-def _nodes(region: Box | Slice, table: schema.Physics, box: Box) -> Nodes:
+def nodes_on(region: Box | Slice, table: schema.Physics, box: Box) -> Nodes:
+    """Return the nodes that a table asks for on a region of the box."""
     fixed = dict(region.fixed) if isinstance(region, Slice) else {}
     free = [name for axis, name in enumerate(box.names) if axis not in fixed]
     given = table.nodes if table.nodes is not None else DEFAULT_NODES.get(box.dimension, 4)
@@ -332,31 +210,29 @@ def _nodes(region: Box | Slice, table: schema.Physics, box: Box) -> Nodes:
     return region(RULES[table.rule](tuple(given.get(name, 2) for name in box.names)))  # what is fixed has no nodes
 
 
-def _number(choice: Any) -> Any:
+def number(choice: Any) -> Any:
+    """Return a number, where to start with one that is to be chosen, or None."""
     return choice.value if isinstance(choice, schema.Unknown) else choice
 
 
-def _strength(table: schema.Physics) -> dict[str, Any]:
-    return {"noise": table.noise} if table.noise is not None else {"rho": _number(table.rho)}
+def strength(table: schema.Physics) -> dict[str, Any]:
+    """Return the option of `impose` that a table gives."""
+    return {"noise": table.noise} if table.noise is not None else {"rho": number(table.rho)}
 
 
-def _piece(
-    table: schema.Physics,
-    place: Place,
-    blocks: Sequence[tuple[str, Observation | None]],
-    notes: Notes,
-    held: tuple[Held, ...] = (),
-    files: tuple[str, ...] = (),
-) -> Piece | None:
+def made(table: schema.Physics, place: Place, parts: Sequence[Part], notes: Notes, **more: Any) -> Piece | None:
+    """Return what a table of physics gave, if nothing is wrong with it."""
     if table.noise is not None and table.rho is not None:
         notes((*place, "rho"), "noise and rho are both given; expected one of them")
-    named = [dataclasses.replace(block, name=name) for name, block in blocks if block is not None]
-    if len(named) < len(blocks):
+    named = [dataclasses.replace(part.block, name=part.name) for part in parts if part.block is not None]
+    if len(named) < len(parts):
         return None
-    return Piece(place, tuple(named), table.rho if isinstance(table.rho, schema.Unknown) else None, held, files=files)
+    choice = table.rho if isinstance(table.rho, schema.Unknown) else None
+    return Piece(place, tuple(named), tuple(part.text for part in parts), choice, **more)
 
 
-def _check_inside(box: Box, points: np.ndarray, lines: np.ndarray, file: str, columns: Mapping[str, str]) -> None:
+def check_inside(box: Box, points: np.ndarray, lines: np.ndarray, file: str, columns: Mapping[str, str]) -> None:
+    """Raise a `FileError` that names rows whose points lie outside the domain."""
     mistakes = []
     for axis, name in enumerate(box.names):
         low, high = box.lower[axis], box.upper[axis]

@@ -166,6 +166,8 @@ class Setting:
 
     data: tuple[Observation, ...]
     physics: tuple[Observation, ...]
+    texts: tuple[str, ...]
+    """The values of each block as they are written, data first."""
     temperatures: Mapping[str, float]
     over: Mapping[str, tuple[float, float]]
 
@@ -199,7 +201,8 @@ def setting(pieces: Mapping[str, Sequence[Piece]], given: schema.Temperatures, g
     held = _strengthened(physics, sizes, eta, over, given.rho is not None)
     taken: set[str] = set()
     named = [_named(block, taken) for block in (*(block for _, block in measured), *held)]
-    return Setting(tuple(named[: len(measured)]), tuple(named[len(measured) :]), start, over)
+    texts = tuple(text for piece in (*data, *physics) for text in piece.texts)
+    return Setting(tuple(named[: len(measured)]), tuple(named[len(measured) :]), texts, start, over)
 
 
 def _named(block: Observation, taken: set[str]) -> Observation:

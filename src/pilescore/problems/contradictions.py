@@ -12,7 +12,8 @@ from ..expressions import Function
 from ..observations import evaluate
 from ..operators import Operator, identity
 from ..quadrature import ClenshawCurtis
-from .blocks import Ground, Held, Piece, Readings, face_text
+from .blocks import Ground, Held, Piece, Readings
+from .faces import face_text
 
 IMPOSSIBLE = 8.0
 """Deviations by which two readings of one thing may differ at most."""

@@ -22,7 +22,7 @@ from ..model import Model, check_bears
 from ..observations import Observation
 from ..operators import Operator
 from ..score import check_given
-from . import blocks, candidates, schema
+from . import blocks, candidates, faces, schema
 from .blocks import Ground
 from .contradictions import check_conditions, check_periodic, check_readings
 from .documents import Document, read_document
@@ -51,6 +51,8 @@ class Problem:
     """What expressions mean."""
     models: Mapping[str, Model]
     """A model for each kernel, at its start."""
+    texts: Mapping[str, str]
+    """The values of each block by its label, as they are written in the file."""
     over: Mapping[str, Mapping[str, Any]]
     """For each kernel the bounds of what is to be chosen, as `minimize` takes them."""
     given_physics: bool
@@ -117,8 +119,8 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
     ...     path = pathlib.Path(directory, "problem.toml")
     ...     _ = path.write_text(text)
     ...     problem = ps.load_problem(path)
-    >>> problem.model.physics
-    (impose(∂x² at 30 points, name='equation'), impose(Id at 1 point, name='dirichlet all (1)'), ...)
+    >>> problem.model.physics[:2]
+    (impose(∂x² at 30 points, name='equation'), impose(Id at 1 point, name='dirichlet x = 0'))
     >>> ps.posterior(problem.model).mean([0.5]).round(2)  # x(1 − x)/2
     array([0.12])
     """
@@ -136,7 +138,7 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
         raise AssertionError
     pieces = {
         "equation": read.each("equation", tables["equation"], _with(blocks.equation, ground)),
-        "condition": read.each("condition", tables["condition"], _with(blocks.condition, ground)),
+        "condition": read.each("condition", tables["condition"], _with(faces.condition, ground)),
         "data": read.each("data", tables["data"], _with(blocks.data, ground)),
         "constraint": read.each("constraint", tables["constraint"], _with(blocks.constraint, ground)),
     }
@@ -182,6 +184,7 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
         unknown=ground.unknown,
         language=ground.language,
         models=models,
+        texts=dict(zip(next(iter(models.values())).labels, set_up.texts, strict=True)),
         over=over,
         given_physics=given,
         starts=choosing.starts,

@@ -72,7 +72,9 @@ class _Mistakes:
             raise FileError(mistakes)
 
 
-def read_table(path: Path, columns: Sequence[str], file: str | None = None) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def read_table(
+    path: Path, columns: Sequence[str], file: str | None = None, optional: Sequence[str] = ()
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
     r"""Return columns of a table, and where its rows are.
 
     A text table (.csv, .txt, .tsv, .dat) has the names of its columns in its first line, after comments that begin with
@@ -86,6 +88,8 @@ def read_table(path: Path, columns: Sequence[str], file: str | None = None) -> t
         The names of the columns to read.
     file
         What the file is called in messages; by default its path.
+    optional
+        The names of columns to read too, if they are there.
 
     Returns
     -------
@@ -118,12 +122,12 @@ def read_table(path: Path, columns: Sequence[str], file: str | None = None) -> t
         if suffix in PARQUET:
             if start != b"PAR1":
                 raise _refuse(file, "found no Parquet file; expected one, or a name that ends in .csv if it is text")
-            return _read_parquet(path, columns, file)
+            return _read_parquet(path, columns, file, optional)
         for magic, message in _MAGIC.items():
             if start.startswith(magic):
                 raise _refuse(file, f"found {message}")
         with path.open(encoding="utf-8-sig", errors="surrogateescape") as text:
-            return _read_text(text, columns, file)
+            return _read_text(text, columns, file, optional)
     except OSError as error:
         raise unreadable(file, error) from error
 
@@ -222,12 +226,14 @@ def _mistake(cell: str) -> str:
     return f"found {describe(cell) if cell else 'an empty cell'}; expected a finite number{hint}"
 
 
-def _read_text(stream: TextIO, columns: Sequence[str], file: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def _read_text(
+    stream: TextIO, columns: Sequence[str], file: str, optional: Sequence[str]
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
     rows = _rows(stream, file)
     first, header = next(rows)
     names = [name.strip() for name in header]
     width = len(names)
-    positions, wrong = _find_columns(columns, names, file, first)
+    positions, wrong = _find_columns([*columns, *(set(optional) & set(names))], names, file, first)
     if wrong and _numbers(names) is not None:
         hint = "" if first == 1 else " (lines that begin with # are comments)"
         raise _refuse(file, f"found numbers in the first line; expected the names of the columns{hint}", first)
@@ -260,7 +266,9 @@ def _read_text(stream: TextIO, columns: Sequence[str], file: str) -> tuple[dict[
     return {column: table[:, i].copy() for i, column in enumerate(positions)}, np.array(lines, dtype=np.int64)
 
 
-def _read_parquet(path: Path, columns: Sequence[str], file: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def _read_parquet(
+    path: Path, columns: Sequence[str], file: str, optional: Sequence[str]
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
     try:
         from pyarrow import parquet
     except ImportError as error:
@@ -269,7 +277,7 @@ def _read_parquet(path: Path, columns: Sequence[str], file: str) -> tuple[dict[s
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True) as source:
             names = source.schema_arrow.names
-            positions, wrong = _find_columns(columns, names, file, None)
+            positions, wrong = _find_columns([*columns, *(set(optional) & set(names))], names, file, None)
             mistakes = _Mistakes(file)
             result = {}
             for column, position in positions.items():

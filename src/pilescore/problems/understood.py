@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -37,10 +38,22 @@ def describe_problem(problem: Problem) -> str:
 
 def block_text(block: Observation, unknown: str) -> str:
     """Return what a block observes: `(∂x² + ∂y²) u`."""
-    text = str(block.operator)
-    shown = unknown if text == "Id" else f"({text}) {unknown}" if len(block.operator.terms) > 1 else f"{text} {unknown}"
-    shown = shown.replace(f" Id) {unknown}", f") {unknown}") if text != "Id" else shown
+    text = re.sub(r"\bId\b", "1", re.sub(r"(?<=\S) Id\b", "", re.sub("(?<=[-+]) Id", " 1", str(block.operator))))
+    terms = len(block.operator.terms) > 1
+    shown = unknown if text == "1" else f"({text}) {unknown}" if terms else f"{text} {unknown}"
     return shown if block.matrix is None else f"{'∫ ' if (block.matrix >= 0).all() else 'difference of '}{shown}"
+
+
+def parameter_text(name: str, problem: Problem) -> str:
+    """Return a hyperparameter as one reads it: with the coordinate or the block that it belongs to."""
+    axis = re.fullmatch(r"kernel\.bandwidth\[(\d+)\]", name)
+    block = re.fullmatch(r"(data|physics)\.(\d+)\.(gamma|rho)", name)
+    if axis:
+        return f"{name} ({problem.box.names[int(axis[1])]})"
+    if block:
+        before = 0 if block[1] == "data" else len(problem.model.data)
+        return f"{block[3]} of {problem.model.labels[before + int(block[2])]}"
+    return name
 
 
 def strength_text(block: Observation, model: Model, index: int) -> str:
@@ -79,18 +92,19 @@ def _lines(problem: Problem) -> Iterator[str]:
         name = f"physics.{i - len(model.data)}.rho" if block.role == "physics" else f"data.{i}.gamma"
         chosen = name in problem.over[next(iter(problem.over))]
         strength = "noise to be chosen" if chosen else strength_text(block, model, i)
-        what = f"{block_text(block, unknown)} = {_values(block)}"
+        what = f"{block_text(block, unknown)} = {problem.texts[label]}"
         kind = "reading" if block.role == "data" else "node" if block.matrix is None else "functional"
         yield f"  {label}: {what}, {block.size} {kind}{'s' * (block.size != 1)}, {strength}"
     yield ""
     for name, over in problem.over.items():
         yield f"  kernel {name}: {problem.models[name].kernel!r}"
         for each, (low, high) in over.items():
-            yield f"    choose {each} in [{_range(low)}, {_range(high)}]"
+            yield f"    choose {parameter_text(each, problem)} in [{_range(low)}, {_range(high)}]"
         if not over:
             yield "    nothing to choose"
-    score = "the data given the physics (an equation has unknown parameters)" if problem.given_physics else "PILE"
-    yield f"  score: {score}; {problem.starts} start{'s' * (problem.starts != 1)} for each kernel"
+    score = "PILE of the data given the physics" if problem.given_physics else "PILE"
+    why = ", as there are parameters to be inferred" if problem.given_physics and problem.inferred else ""
+    yield f"  score: {score}{why}; {problem.starts} start{'s' * (problem.starts != 1)} for each kernel"
     yield f"  predict {', '.join(problem.operators)} at {len(problem.points)} points"
     for warning in problem.warnings:
         yield f"  note: {warning}"
@@ -101,11 +115,6 @@ def _lines(problem: Problem) -> Iterator[str]:
         f"  N = {model.size} observations: about {_bytes(memory)} of memory, {_seconds(one)} for a score with its "
         f"gradient, {_seconds(total)} for choosing"
     )
-
-
-def _values(block: Observation) -> str:
-    low, high = float(block.values.min()), float(block.values.max())
-    return f"{low:.4g}" if low == high else f"{low:.4g} … {high:.4g}"
 
 
 def _range(bound: Any) -> str:
