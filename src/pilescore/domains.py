@@ -6,7 +6,6 @@ A region applied to a quadrature rule gives `Nodes`, whose weights are positive 
 from __future__ import annotations
 
 import abc
-import difflib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from jaxtyping import Bool, Float
 
-from .errors import InputError, as_array, as_points, listed, require
+from .errors import InputError, as_array, as_points, did_you_mean, listed, require
 from .quadrature import CubeRule, Rule
 
 __all__ = ["Box", "Nodes", "Region", "Slice", "Union", "nodes"]
@@ -234,9 +233,7 @@ class Box(Region):
     def axis(self, name: str) -> int:
         """Return the position of a coordinate."""
         if name not in self.names:
-            near = difflib.get_close_matches(name, self.names, 1, 0.3)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InputError(f"coordinate: {self!r} has no coordinate {name!r}{hint}")
+            raise InputError(f"coordinate: {self!r} has no coordinate {name!r}{did_you_mean(name, self.names, 0.3)}")
         return self.names.index(name)
 
     def face(self, **bound: Any) -> Slice:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -186,6 +187,19 @@ def as_count(value: Any, argument: str, least: int = 1) -> int:
     good = isinstance(value, int | np.integer) and not isinstance(value, bool)
     require(good and int(value) >= least, argument, value, f"an integer of at least {least}")
     return int(value)
+
+
+def nearest(name: Any, known: Iterable[str], least: float = 0.6) -> str | None:
+    """Return the known name that was probably meant, whatever its case; None if none is near."""
+    folded = {other.casefold(): other for other in known if len(other) <= 100}
+    close = difflib.get_close_matches(str(name)[:100].casefold(), list(folded)[:1000], 1, least)
+    return folded[close[0]] if close else None
+
+
+def did_you_mean(name: Any, known: Iterable[str], least: float = 0.6) -> str:
+    """Return `"; did you mean 'u'?"` for the nearest of the known names, or nothing."""
+    near = nearest(name, known, least)
+    return "" if near is None else f"; did you mean {near!r}?"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import FileError, Mistake, SaveError, listed
+from .errors import FileError, Mistake, SaveError, did_you_mean, listed
 
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -67,13 +66,6 @@ def unreadable(file: str, error: Exception) -> FileError:
     """Return the error to raise where the system refuses to read a file."""
     reason = getattr(error, "strerror", None) or error
     return FileError([Mistake(f"cannot be read: {reason}", file=file)])
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `"; did you mean 'u'?"` for the nearest of the known names, whatever its case; `""` if none is near."""
-    folded = {other.casefold(): other for other in known if len(other) <= 100}
-    near = difflib.get_close_matches(name[:100].casefold(), list(folded)[:1000], 1)
-    return f"; did you mean {folded[near[0]]!r}?" if near else ""
 
 
 def _others(path: Path, suffixes: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import re
 import warnings
@@ -17,7 +16,7 @@ import numpy as np
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 from jaxtyping import Float
 
-from .errors import InputError, OutsideDomainWarning, SmoothnessError, as_array, as_positive, require
+from .errors import InputError, OutsideDomainWarning, SmoothnessError, as_array, as_positive, nearest, require
 from .kernels import Kernel, Positive
 from .observations import Observation, check_names, labels
 from .operators import Field, MultiIndex, Parameter
@@ -205,8 +204,8 @@ def require_name(name: str, known: Iterable[str]) -> None:
     """Raise an `InputError` with the nearest name and the whole list if a name is not there."""
     names = list(known)
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        near = nearest(name, names, 0.5)
+        hint = f" Did you mean {near!r}?" if near else ""
         raise InputError(f"no hyperparameter {name!r}.{hint} This model has: {', '.join(names)}")
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import keyword
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+from ..errors import nearest
 from .grammar import ExpressionError, is_name
 from .scalars import FUNCTIONS
 
@@ -122,5 +122,5 @@ def missing_function(name: str, known: Sequence[str], unknown: str, names: tuple
 
 
 def _near(name: str, known: Sequence[str]) -> str:
-    near = [_MEANT[name]] if name in _MEANT else difflib.get_close_matches(name, known, 1, 0.6)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    near = _MEANT[name] if name in _MEANT else nearest(name, known)
+    return f" Did you mean {near!r}?" if near else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import itertools
 import math
 import re
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..domains import Box, Nodes, Slice
-from ..errors import FileError, InputError, Mistake, listed, require
+from ..errors import FileError, InputError, Mistake, did_you_mean, listed, require
 from ..expressions import Function, Language
 from ..observations import Observation, impose, integral, observe, stack
 from ..operators import Operator
@@ -184,8 +183,7 @@ def file_within(directory: Path, text: str) -> Path:
 def coordinate_columns(given: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     """Return the column of each coordinate."""
     for name in given:
-        near = difflib.get_close_matches(name, names, 1, 0.3)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, names, 0.3)
         require(name in names, "columns", name, f"names of coordinates, {listed(list(names))}{hint}")
     return {name: given.get(name, name) for name in names}
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from ..errors import describe
+from ..errors import describe, did_you_mean
 
 Place: TypeAlias = tuple[str | int, ...]
 """Where something stands in a file: `("equation", 1, "nodes")`."""
@@ -378,8 +377,7 @@ def by_type(kinds: Mapping[str, type[T]], raw: Any, place: Place, report: Report
 
 def choices(found: Any, allowed: Sequence[str]) -> str:
     """Return what is allowed, and which of it was probably meant."""
-    near = difflib.get_close_matches(found, allowed, 1, 0.5) if isinstance(found, str) else []
-    return f"one of {', '.join(allowed)}" + (f" (did you mean {near[0]!r}?)" if near else "")
+    return f"one of {', '.join(allowed)}{did_you_mean(found, allowed, 0.5)}"
 
 
 def expected(kind: type[Table], key: str) -> str:
@@ -394,9 +392,7 @@ def _literals(annotation: Any) -> Sequence[str]:
 
 def _sentence(kind: type[Table], key: str, raw: Mapping[str, Any]) -> str:
     if key not in kind.model_fields:
-        near = difflib.get_close_matches(key, list(kind.model_fields), 1, 0.6)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        return f"there is no key {key[:60]!r} here{hint}; expected {', '.join(kind.model_fields)}"
+        return f"there is no key {key[:60]!r} here; expected {choices(key, list(kind.model_fields))}"
     if key not in raw:
         return f"{key} is missing; expected {expected(kind, key)}"
     return f"found {describe(raw[key])}; expected {expected(kind, key)}"

@@ -14,8 +14,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from ..errors import FileError, Mistake, describe, listed
-from ..files import did_you_mean, require_regular, unreadable
+from ..errors import FileError, Mistake, describe, did_you_mean, listed
+from ..files import require_regular, unreadable
 
 TEXT = (".csv", ".txt", ".tsv", ".dat")
 PARQUET = (".parquet", ".pq")
