@@ -29,7 +29,7 @@ def selection_report(selection: Selection) -> Report:
         _solution(selection),
         *([_readings(selection)] if readings else []),
         _chosen(selection),
-        *([_kernels(summary)] if count > 1 else []),
+        *([_kernels(selection)] if count > 1 else []),
         _understood(summary),
         *([Section("Worth knowing", tuple(summary["warnings"]))] if summary["warnings"] else []),
     ]
@@ -176,7 +176,7 @@ def _bounds(over: Mapping[str, Any], name: str) -> tuple[float, float]:
     return float(np.ravel(low)[index % np.size(low)]), float(np.ravel(high)[index % np.size(high)])
 
 
-def _kernels(summary: Mapping[str, Any]) -> Section:
+def _kernels(selection: Selection) -> Section:
     rows = [
         (
             each["name"],
@@ -184,9 +184,9 @@ def _kernels(summary: Mapping[str, Any]) -> Section:
             digits(each["row"]["nats"]),
             digits(each["row"]["penalised"]),
             digits(each["row"]["fit"]),
-            each["row"]["warnings"] or "",
+            _warnings(each, selection),
         )
-        for each in summary["kernels"]
+        for each in selection.summary["kernels"]
     ]
     header = ("kernel", "score", "nats behind", "after penalty", "fit", "")
     text = (
@@ -194,6 +194,13 @@ def _kernels(summary: Mapping[str, Any]) -> Section:
         "half the logarithm of the number of observations; the ranking is by that."
     )
     return Section("Kernels", (text,), (), (TextTable("Kernels, best first.", header, tuple(rows), 0),))
+
+
+def _warnings(kernel: Mapping[str, Any], selection: Selection) -> str:
+    text = str(kernel["row"]["warnings"] or "")
+    for name in kernel["at_bounds"]:
+        text = text.replace(f"{name} is at", f"{parameter_text(name, selection.problem)} is at")
+    return text
 
 
 def _understood(summary: Mapping[str, Any]) -> Section:

@@ -34,6 +34,9 @@ T = TypeVar("T")
 GRID = {1: 201, 2: 41, 3: 15}
 """Points on each axis of the grid of predictions by the dimension of the domain, seven beyond."""
 
+TAKEN = ("gamma", "rho", "eta", "kernel", "data", "physics")
+"""Names of what a model may choose besides parameters."""
+
 MOST_POINTS = 2_000_000
 """Of predictions."""
 
@@ -212,6 +215,8 @@ class _Reader:
         given = {n: self._entry("parameter", raw, ("parameters", n)) for n, raw in self._mapping("parameters").items()}
         self.inferred = {name: each for name, each in given.items() if isinstance(each, schema.Unknown)}
         numbers = {name: each for name, each in given.items() if isinstance(each, float)}
+        for name in sorted({*self.inferred} & {*TAKEN}):
+            notes(("parameters", name), f"found {name!r}; expected another name: the model has a {name} of its own")
         unknown = content.get("unknown", "u")
         if not bounds or None in bounds.values() or None in given.values() or not isinstance(unknown, str):
             return None
