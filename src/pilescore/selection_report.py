@@ -19,11 +19,11 @@ def selection_report(selection: Selection) -> Report:
     readings = sum(block["size"] for block in summary["blocks"] if block["role"] == "data")
     imposed = sum(block["size"] for block in summary["blocks"] if block["role"] == "physics")
     count = len(summary["kernels"])
-    among = "the kernel of the problem" if count == 1 else f"the best of {count} kernels"
+    chosen = f"What was open was chosen by {_score(summary)}"
+    chosen += f", which is lowest with {selection.kernel}, the best of {count} kernels." if count > 1 else "."
     lead = (
         f"{problem.unknown}({', '.join(problem.box.names)}) from {_many(readings, 'reading')} and from equations and "
-        f"conditions at {_many(imposed, 'node')}. The score, {_score(summary)}, is lowest with {selection.kernel}, "
-        f"{among}."
+        f"conditions at {_many(imposed, 'node')}. {chosen}"
     )
     sections = [
         _solution(selection),
@@ -76,30 +76,44 @@ def _verdicts(selection: Selection, readings: int) -> tuple[tuple[str, str], ...
 def _solution(selection: Selection) -> Section:
     problem, results = selection.problem, selection.results
     names, unknown = problem.box.names, problem.unknown
-    mean, std = results["mean"].values, results["std"].values
-    panels: tuple[Panel, ...]
-    if mean.ndim == 1:
-        x = results["first"].values
-        curves = [Curve(f"{unknown}, ± two deviations", x, mean, mean - 2 * std, mean + 2 * std, 0)]
-        at = results["reading_point"].values
-        direct = [i for i, block in enumerate(selection.model.data) if str(block.operator) == "Id"]
-        shown = np.isin(results["reading_block"].values, direct)
-        if shown.any():
-            curves.append(Curve("readings", at[shown, 0], results["reading"].values[shown], colour=1, style="dots"))
-        panels = (Lines(f"{unknown}({names[0]})", names[0], unknown, tuple(curves)),)
-        caption = f"The mean of {unknown} with a band of two deviations, and the readings of {unknown} itself."
+    panels: list[Panel] = []
+    for text, mean, std in zip(results["operator"].values.tolist(), results["mean"], results["std"], strict=True):
+        if mean.ndim == 1:
+            panels.append(_along(selection, text, mean.values, std.values))
+        else:
+            panels += _over(selection, text, mean.values.T, std.values.T)
+    if results["mean"].ndim == 2:
+        caption = f"Means with bands of two deviations, and the readings of {unknown} itself."
     else:
-        x, y = results["first"].values, results["second"].values
-        common: dict[str, Any] = {"x_label": names[0], "y_label": names[1], "x": x, "y": y}
-        signed = bool(min(-mean.min(), mean.max()) > 0.05 * np.abs(mean).max())
-        panels = (
-            Picture(f"mean of {unknown}", z=mean.T, z_label=unknown, diverging=signed, **common),
-            Picture("its standard deviation", z=std.T, z_label="deviation", **common),
-        )
         rest = [f"{n} = {v:.4g}" for n, v in zip(names[2:], selection.summary["middle"], strict=True)]
-        caption = "What is known of it, and how well." + (f" The other coordinates: {', '.join(rest)}." if rest else "")
+        caption = "What is known, and how well." + (f" The other coordinates: {', '.join(rest)}." if rest else "")
     predicted = f"predictions.csv has {', '.join(problem.operators)} with deviations at {len(problem.points)} points."
-    return Section("The solution", (predicted,), (Figure("solution", "The solution", caption, panels),))
+    return Section("The solution", (predicted,), (Figure("solution", "The solution", caption, tuple(panels)),))
+
+
+def _along(selection: Selection, text: str, mean: np.ndarray, std: np.ndarray) -> Lines:
+    """Return an operator along one coordinate, with the readings of the unknown where it is that."""
+    results, name = selection.results, selection.problem.box.names[0]
+    x = results["first"].values
+    curves = [Curve(f"{text}, ± two deviations", x, mean, mean - 2 * std, mean + 2 * std, 0)]
+    direct = [i for i, block in enumerate(selection.model.data) if str(block.operator) == "Id"]
+    shown = np.isin(results["reading_block"].values, direct)
+    if text == selection.problem.unknown and shown.any():
+        at, measured = results["reading_point"].values[shown, 0], results["reading"].values[shown]
+        curves.append(Curve("readings", at, measured, colour=1, style="dots"))
+    return Lines(text, name, text, tuple(curves))
+
+
+def _over(selection: Selection, text: str, mean: np.ndarray, std: np.ndarray) -> list[Panel]:
+    """Return pictures of mean and deviation over two coordinates."""
+    results, names = selection.results, selection.problem.box.names
+    common: dict[str, Any] = {"x_label": names[0], "y_label": names[1]}
+    common |= {"x": results["first"].values, "y": results["second"].values}
+    signed = bool(min(-mean.min(), mean.max()) > 0.05 * np.abs(mean).max())
+    return [
+        Picture(f"mean of {text}", z=mean, z_label=text, diverging=signed, **common),
+        Picture("its standard deviation", z=std, z_label="deviation", **common),
+    ]
 
 
 def _readings(selection: Selection) -> Section:

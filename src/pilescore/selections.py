@@ -37,6 +37,9 @@ PREDICTIONS = "predictions.csv"
 FIELD = {1: 201, 2: 61}
 """Points on each axis of what a report shows; of more coordinates it shows two."""
 
+SHOWN = 6
+"""Operators that a report shows, at most."""
+
 PACKAGES = ("pilescore", "jax", "jaxlib", "numpy", "scipy", "pandas", "xarray")
 
 
@@ -245,7 +248,7 @@ def _chosen(
         warnings.simplefilter("always")
         conditioned = posterior(problem.models[best].replace(values))
         predictions = _predicted(problem, conditioned, values, problem.points, problem.operators)
-        results, shown = _shown(problem, conditioned)
+        results, shown = _shown(problem, conditioned, values)
     notes = dict.fromkeys(" ".join(str(each.message).split()) for each in caught)
     rows = {str(name): each for name, each in table.to_dict(orient="index").items()}
     versions = {package: importlib.metadata.version(package) for package in PACKAGES}
@@ -331,8 +334,8 @@ def _predicted(
     return pd.DataFrame(columns)
 
 
-def _shown(problem: Problem, conditioned: Posterior) -> tuple[xr.Dataset, dict[str, Any]]:
-    """Return what a report shows: the unknown along one or two coordinates, and each reading beside its prediction."""
+def _shown(problem: Problem, conditioned: Posterior, values: Mapping[str, float]) -> tuple[xr.Dataset, dict[str, Any]]:
+    """Return what a report shows: operators along one or two coordinates, and each reading beside its prediction."""
     box, model = problem.box, conditioned.model
     shown = min(box.dimension, 2)
     axes = [np.linspace(box.lower[i], box.upper[i], FIELD[shown]) for i in range(shown)]
@@ -340,24 +343,26 @@ def _shown(problem: Problem, conditioned: Posterior) -> tuple[xr.Dataset, dict[s
     grid = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
     points = np.column_stack([grid, np.tile(middle, (len(grid), 1))])
     dims = ("first", "second")[:shown]
+    texts = list(dict.fromkeys([problem.unknown, *problem.operators]))[:SHOWN]
+    table = _predicted(problem, conditioned, values, points, texts)
     shape = tuple(len(axis) for axis in axes)
     system = conditioned.system
     apart = left_out_variances(system)
-    values = np.concatenate([np.empty(0), *(block.values for block in model.data)])
+    readings = np.concatenate([np.empty(0), *(block.values for block in model.data)])
     residuals = np.empty(model.size)
     residuals[system.rows.order] = system.noise * system.alpha
     results = xr.Dataset(
         {
-            "mean": (dims, conditioned.mean(points).reshape(shape)),
-            "std": (dims, conditioned.std(points).reshape(shape)),
-            "reading": ("row", values),
+            "mean": (("operator", *dims), table[texts].to_numpy().T.reshape(-1, *shape)),
+            "std": (("operator", *dims), table[[f"{text}_std" for text in texts]].to_numpy().T.reshape(-1, *shape)),
+            "reading": ("row", readings),
             "reading_point": (("row", "coordinate"), np.concatenate([np.empty((0, box.dimension)), *_points(model)])),
             "reading_block": ("row", np.repeat(np.arange(len(model.data)), [block.size for block in model.data])),
-            "fitted": ("row", values - residuals[: len(values)]),
-            "left_out": ("row", values - left_out_residuals(system, apart)),
+            "fitted": ("row", readings - residuals[: len(readings)]),
+            "left_out": ("row", readings - left_out_residuals(system, apart)),
             "left_out_std": ("row", np.sqrt(apart)),
         },
-        dict(zip(dims, axes, strict=True)),
+        {"operator": texts, **dict(zip(dims, axes, strict=True))},
     )
     standard = residuals / np.sqrt(model.noise)
     ends = np.cumsum([block.size for block in model.blocks])

@@ -13,6 +13,7 @@ import numpy as np
 from ..linalg import cholesky
 from ..model import Model
 from ..observations import Observation
+from ..running import cores
 from .loading import Problem
 
 EVALUATIONS = 40
@@ -27,8 +28,8 @@ COMPILATION = 6.0
 FACTORISATIONS = 5.0
 """What a score with its gradient costs, in factorisations, about."""
 
-PROBE = 700
-"""The size of the matrix whose factorisation is timed."""
+PROBE = 250
+"""The size of the matrix whose factorisation is timed, by one core."""
 
 
 def describe_problem(problem: Problem) -> str:
@@ -69,17 +70,24 @@ def strength_text(block: Observation, model: Model, index: int) -> str:
 def expected_seconds(problem: Problem) -> tuple[float, float]:
     """Return how long one score with its gradient and the whole of choosing will take, about, on this machine."""
     size = problem.model.size
-    matrix = np.asfortranarray(np.eye(PROBE) + 1.0 / (1.0 + np.abs(np.subtract.outer(*2 * [np.arange(PROBE)]))))
-    cholesky(matrix.copy(order="F"))
-    start = time.perf_counter()
-    cholesky(matrix.copy(order="F"))
-    factorisation = (time.perf_counter() - start) * (size / PROBE) ** 3
+    factorisation = _factorisation() * (size / PROBE) ** 3 / (cores() ** 0.7 if size > PROBE else 1.0)
     one = OVERHEAD + (1 + problem.given_physics) * FACTORISATIONS * factorisation
     total = 0.0
     for over in problem.over.values():
         count = sum(int(np.size(low)) for low, _ in over.values())
         total += COMPILATION + one * (EVALUATIONS * problem.starts + 2 * count if over else 1)
     return one, total
+
+
+def _factorisation() -> float:
+    """Return the seconds that a factorisation of the probe takes: the least of a few, for others may be at work."""
+    times = []
+    for _ in range(5):
+        matrix = np.asfortranarray(np.eye(PROBE) + 1e-3)
+        start = time.perf_counter()
+        cholesky(matrix)
+        times.append(time.perf_counter() - start)
+    return min(times)
 
 
 def _lines(problem: Problem) -> Iterator[str]:
