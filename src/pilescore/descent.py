@@ -24,6 +24,10 @@ from .system import solve
 FIRST_STEP = 0.5
 """The length of the first step in the coordinate that moves most: half a nat of a logarithm, or half a range."""
 
+SADDLE = 1.0
+"""A curvature that is more negative is a saddle. Down to it a factor of e, or a whole range, changes the evidence by
+half a nat at most: a direction about which it says next to nothing."""
+
 SIDE_BY_SIDE = range(500, 4000)
 """Observations with which starts run side by side, one BLAS thread each. With fewer, Python's own work cannot be
 shared among cores; with more, LAPACK fills them."""
@@ -64,7 +68,8 @@ class Curvature:
     """Square roots of the diagonal of the inverse Hessian, in the same coordinates; NaN at a saddle. Flat directions
     count as wide as the box. Where `η` is profiled, its uncertainty is part of that of temperatures."""
     flat: tuple[Mapping[str, float], ...]
-    """Unit directions along which the evidence says next to nothing: one deviation leaves the box of the bounds."""
+    """Unit directions along which the evidence says next to nothing: one deviation leaves the box of the bounds, or the
+    evidence rises a little on both sides."""
 
 
 class _StopError(Exception):
@@ -279,7 +284,7 @@ def find_curvature(search: Objective, u: Float[np.ndarray, " p"], free: Sequence
     if search.profiled:
         moved = covariance @ scale
         variances = variances + where.temperatures[rows] * (2.0 * moved + scale @ moved + 2.0 / size)
-    if np.any(eigenvalues <= -least):
+    if np.any(eigenvalues <= -np.maximum(least, SADDLE)):
         variances = np.full(len(rows), math.nan)
-    flat = [dict(zip(free, vector.tolist(), strict=True)) for vector in vectors.T[np.abs(eigenvalues) < least]]
+    flat = [dict(zip(free, vector.tolist(), strict=True)) for vector in vectors.T[eigenvalues < least]]
     return Curvature(tuple(free), hessian, dict(zip(free, np.sqrt(variances).tolist(), strict=True)), tuple(flat))

@@ -200,7 +200,7 @@ class Box(Region):
     upper: tuple[float, ...]
     names: tuple[str, ...]
 
-    def __init__(self, **bounds: Any) -> None:
+    def __init__(self, /, **bounds: Any) -> None:
         require(len(bounds) > 0, "Box", bounds, "at least one coordinate, as Box(x=(-1, 1))")
         pairs = {name: as_array(pair, f"Box {name}") for name, pair in bounds.items()}
         for name, pair in pairs.items():
@@ -236,7 +236,7 @@ class Box(Region):
             raise InputError(f"coordinate: {self!r} has no coordinate {name!r}{did_you_mean(name, self.names, 0.3)}")
         return self.names.index(name)
 
-    def face(self, **bound: Any) -> Slice:
+    def face(self, /, **bound: Any) -> Slice:
         """Return the face on which one coordinate is at the given bound, with its outward normal."""
         require(len(bound) == 1, "face", bound, "one coordinate at a bound, as face(x=1)")
         [(name, value)] = bound.items()
@@ -248,7 +248,7 @@ class Box(Region):
         sign = 1.0 if end == b else -1.0
         return Slice(self, ((axis, end),), tuple(sign if i == axis else 0.0 for i in range(self.dimension)))
 
-    def slice(self, **values: Any) -> Slice:
+    def slice(self, /, **values: Any) -> Slice:
         """Return the part of the box on which one or more coordinates have given values, without a normal."""
         require(len(values) > 0, "slice", values, "at least one coordinate, as slice(t=0.5)")
         fixed = {self.axis(name): _as_number(value, f"slice {name}") for name, value in values.items()}

@@ -28,6 +28,8 @@ PARTS, SETTINGS, RESULTS, SUMMARY, FIGURES, REPORT = (
     "report.html",
 )
 KINDS = ("png", "pdf")
+DIGEST = " digest"
+"""How the names of settings end that are digests of something larger."""
 
 
 class Folder:
@@ -158,8 +160,16 @@ class Folder:
             raise InputError(f"out: {self.path} holds nothing that could be resumed")
         names = sorted(name for name in {*found, *self.settings} if found.get(name) != self.settings.get(name))
         if names:
-            pairs = [f"{name} was {found.get(name)!r}, now {self.settings.get(name)!r}" for name in names]
-            raise InputError(f"out: {self.path} holds other work: {'; '.join(pairs)}. Nothing was changed.")
+            pairs = [
+                f"the {name.removesuffix(DIGEST)} has changed since"
+                if name.endswith(DIGEST)
+                else f"{name} was {found.get(name)!r}, now {self.settings.get(name)!r}"
+                for name in names
+            ]
+            raise InputError(
+                f"out: {self.path} holds other work: {'; '.join(pairs)}. Nothing was changed. Give another "
+                "directory, or --overwrite to replace it."
+            )
 
     def _holds_something(self) -> bool:
         return self.path.is_dir() and any(each.name != f".{PARTS}" for each in self.path.iterdir())
@@ -167,14 +177,17 @@ class Folder:
     def _clear(self) -> None:
         """Remove the work of an earlier run, which is known by its summary."""
         if isinstance(_loaded(self.path / SUMMARY, "settings"), dict):
-            names = _loaded(self.path / SUMMARY, "figures") or []
-            files = _loaded(self.path / SUMMARY, "files") or []
+            names, files = (_as_list(_loaded(self.path / SUMMARY, key)) for key in ("figures", "files"))
             drawn = [f"{FIGURES}/{name}.{kind}" for name in names for kind in KINDS]
             for name in (RESULTS, SUMMARY, REPORT, *drawn, *files):
-                path = self.path / name
+                path = self.path / str(name).replace("\0", "")
                 if path.resolve().is_relative_to(self.path.resolve()) and path.is_file():  # whatever a summary says
                     path.unlink()
         self.close()
+
+
+def _as_list(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else []
 
 
 def _as_bytes(content: Any) -> bytes:

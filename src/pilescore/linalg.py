@@ -51,7 +51,7 @@ def require_memory(size: int, extra: float = 0.0, purpose: str = "the covariance
         return
     available = psutil.virtual_memory().available
     if needed > available:
-        fits = int((available / 8.0) ** 0.5)
+        fits = int(size * (available / needed) ** 0.5)
         raise MemoryLimitError(
             f"{purpose} of N = {size} observations needs {needed / 1e9:.1f} GB and {available / 1e9:.1f} GB are "
             f"available. Use at most about {fits} observations: fewer nodes in a rule, or thinned data."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import shlex
 import warnings
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,10 @@ def new(name: Path) -> None:
 
     It is complete, and can be checked and solved as it is.
     """
-    require(not name.exists(), "NAME", str(name), "a directory that is not there yet")
     template = importlib.resources.files("pilescore") / "templates" / "new"
     contents = {each.name: each.read_bytes() for each in template.iterdir() if each.is_file()}
     try:
+        require(not name.exists(), "NAME", str(name), "a directory that is not there yet")
         name.mkdir(parents=True)
     except OSError as error:
         raise InputError(f"NAME: {name} cannot be made: {error.strerror}") from error
@@ -36,7 +37,8 @@ def new(name: Path) -> None:
         (name / file).write_bytes(content)
     problem = name / "problem.toml"
     click.echo(f"Wrote {problem} and its data. Next:")
-    click.echo(f"  pilescore check {problem}\n  pilescore select {problem} --out {name / 'found'}")
+    file, out = shlex.quote(str(problem)), shlex.quote(str(name / "found"))
+    click.echo(f"  pilescore check {file}\n  pilescore select {file} --out {out}")
 
 
 @click.command()
@@ -71,7 +73,7 @@ def score(file: Path, as_json: bool) -> None:
         note = f"  {row['warnings']}" if row["warnings"] else ""
         click.echo(f"  {row['pile']:12.6g}  {name}  (fit {row['fit']:.3g}, complexity {row['complexity']:.3g}){note}")
     if any(problem.over.values()):
-        click.echo(f"\nTo choose what is open: pilescore select {file} --out DIR")
+        click.echo(f"\nTo choose what is open: pilescore select {shlex.quote(str(file))} --out DIR")
 
 
 @click.command()
@@ -89,7 +91,7 @@ def select(file: Path, out: Path, resume: bool, overwrite: bool, as_json: bool) 
       predictions.csv   means and deviations where the file asks for them
       summary.json      every number that was chosen, with standard errors
       results.nc        arrays behind the figures
-      problem/          a copy of the problem and its data: DIR needs nothing else
+      pilescore-problem/   a copy of the problem and its data: DIR needs nothing else
     Interrupted by Ctrl-C or killed, it goes on with --resume.
     """
     from .problems import load_problem
@@ -159,7 +161,7 @@ def _draw(found: Any) -> None:
 def _print(found: Any) -> None:
     """Print what was chosen."""
     from .problems import parameter_text
-    from .selection_report import with_error
+    from .selection_report import chosen_text, ordered
 
     what = "PILE" if found.summary["score"] == "PILE" else "PILE of the data given the physics"
     click.echo(f"\n{found.problem.title}\n")
@@ -169,10 +171,10 @@ def _print(found: Any) -> None:
         click.echo(f"  {shown:>12}  {what} with {each['name']}{'  ← chosen' if each['name'] == found.kernel else ''}")
     click.echo("")
     chosen = found.summary["kernels"][0]
-    for name, value in found.values.items():
+    for name in ordered(found):
         side = chosen["at_bounds"].get(name)
         note = f"  at its {side} bound" if side else ""
-        click.echo(f"  {parameter_text(name, found.problem)} = {with_error(value, found.standard_errors[name])}{note}")
+        click.echo(f"  {parameter_text(name, found.problem)} = {chosen_text(name, found)}{note}")
     for text in found.summary["warnings"]:
         click.echo(f"  note: {text}")
 

@@ -20,32 +20,50 @@ def selection_report(selection: Selection) -> Report:
     imposed = sum(block["size"] for block in summary["blocks"] if block["role"] == "physics")
     count = len(summary["kernels"])
     chosen = f"What was open was chosen by {_score(summary)}"
-    chosen += f", which is lowest with {selection.kernel}, the best of {count} kernels." if count > 1 else "."
+    chosen += f"; of {count} kernels {selection.kernel} is best." if count > 1 else "."
     lead = (
         f"{problem.unknown}({', '.join(problem.box.names)}) from {_many(readings, 'reading')} and from equations and "
         f"conditions at {_many(imposed, 'node')}. {chosen}"
     )
     sections = [
+        *([Section("Caution", tuple(_sentence(text) for text in summary["warnings"]))] if summary["warnings"] else []),
         _solution(selection),
         *([_readings(selection)] if readings else []),
         _chosen(selection),
         *([_kernels(selection)] if count > 1 else []),
         _understood(summary),
-        *([Section("Worth knowing", tuple(summary["warnings"]))] if summary["warnings"] else []),
     ]
     details = [("problem file", summary["settings"]["file"]), ("score", summary["score"])]
     details += [(f"{name} version", version) for name, version in summary["versions"].items()]
     return Report(summary["title"], lead, _verdicts(selection, readings), tuple(sections), tuple(details))
 
 
-def with_error(value: float, error: float | None) -> str:
+def chosen_text(name: str, selection: Selection) -> str:
+    """Return a chosen value with its standard error; a positive one may be hardly determined."""
+    value, error = selection.values[name], selection.standard_errors[name]
+    return with_error(value, error, name not in selection.problem.inferred and "theta" not in name)
+
+
+def with_error(value: float, error: float | None, positive: bool = False) -> str:
     """Return a number with its standard error, to the digits that the error leaves."""
     if error is None or not np.isfinite(error) or error <= 0:
         return digits(value)
+    if positive and error > value:
+        return f"{digits(value)}, hardly determined"
     places = max(0, min(12, 1 - int(np.floor(np.log10(error)))))
     if abs(value) >= 1e5 or abs(value) < 1e-3 or error < 1e-9:
         return f"{digits(value)} ± {digits(error)}"
     return f"{value:.{places}f} ± {error:.{places}f}".replace("-", "−")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+
+
+def ordered(selection: Selection) -> list[str]:
+    """Return the names of what was chosen, inferred parameters first."""
+    inferred = [name for name in selection.problem.inferred if name in selection.values]
+    return inferred + [name for name in selection.values if name not in inferred]
 
 
 def _score(summary: Mapping[str, Any]) -> str:
@@ -59,7 +77,9 @@ def _many(count: int, what: str) -> str:
 def _verdicts(selection: Selection, readings: int) -> tuple[tuple[str, str], ...]:
     errors, found = selection.standard_errors, []
     for name in selection.problem.inferred[:3]:
-        found.append((with_error(selection.values[name], errors[name]), f"{name}, inferred, ± its standard error"))
+        known = np.isfinite(errors[name])
+        note = "inferred, ± its standard error" if known else "inferred; it has no standard error"
+        found.append((with_error(selection.values[name], errors[name]), f"{name}, {note}"))
     found.append((digits(selection.summary["pile"]), f"{_score(selection.summary)} per observation (lower is better)"))
     if readings:
         results = selection.results
@@ -75,18 +95,15 @@ def _verdicts(selection: Selection, readings: int) -> tuple[tuple[str, str], ...
 
 def _solution(selection: Selection) -> Section:
     problem, results = selection.problem, selection.results
-    names, unknown = problem.box.names, problem.unknown
     panels: list[Panel] = []
     for text, mean, std in zip(results["operator"].values.tolist(), results["mean"], results["std"], strict=True):
         if mean.ndim == 1:
             panels.append(_along(selection, text, mean.values, std.values))
         else:
             panels += _over(selection, text, mean.values.T, std.values.T)
+    caption = "Means, and standard deviations."
     if results["mean"].ndim == 2:
-        caption = f"Means with bands of two deviations, and the readings of {unknown} itself."
-    else:
-        rest = [f"{n} = {v:.4g}" for n, v in zip(names[2:], selection.summary["middle"], strict=True)]
-        caption = "What is known, and how well." + (f" The other coordinates: {', '.join(rest)}." if rest else "")
+        caption = f"Means with bands of two deviations, and the readings of {problem.unknown} itself."
     predicted = f"predictions.csv has {', '.join(problem.operators)} with deviations at {len(problem.points)} points."
     return Section("The solution", (predicted,), (Figure("solution", "The solution", caption, tuple(panels)),))
 
@@ -109,10 +126,12 @@ def _over(selection: Selection, text: str, mean: np.ndarray, std: np.ndarray) ->
     results, names = selection.results, selection.problem.box.names
     common: dict[str, Any] = {"x_label": names[0], "y_label": names[1]}
     common |= {"x": results["first"].values, "y": results["second"].values}
+    cut = ", ".join(f"{name} = {value:.4g}" for name, value in selection.summary["slice"].items())
+    where = f" at {cut}" if cut else ""
     signed = bool(min(-mean.min(), mean.max()) > 0.05 * np.abs(mean).max())
     return [
-        Picture(f"mean of {text}", z=mean, z_label=text, diverging=signed, **common),
-        Picture("its standard deviation", z=std, z_label="deviation", **common),
+        Picture(f"mean of {text}{where}", z=mean, z_label=text, diverging=signed, **common),
+        Picture(f"its standard deviation{where}", z=std, z_label="deviation", **common),
     ]
 
 
@@ -153,13 +172,13 @@ def _chosen(selection: Selection) -> Section:
     summary = next(each for each in selection.summary["kernels"] if each["name"] == selection.kernel)
     over = selection.problem.over[selection.kernel]
     rows = []
-    for name, value in selection.values.items():
+    for name in ordered(selection):
         low, high = _bounds(over, name)
         side = summary["at_bounds"].get(name, "")
         rows.append(
             (
                 parameter_text(name, selection.problem),
-                with_error(value, selection.standard_errors[name]),
+                chosen_text(name, selection),
                 f"{digits(low)} to {digits(high)}",
                 f"at its {side} bound" if side else "",
             )

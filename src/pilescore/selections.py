@@ -9,7 +9,6 @@ import json
 import math
 import os
 import platform
-import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,19 +17,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
+from pydantic import BaseModel, ValidationError
 
-from .comparison import failed_row, ranked, row
-from .errors import InputError, OutsideDomainWarning, PilescoreError, PrecisionWarning, as_points, require
+from .comparison import ranked
+from .errors import InputError, OutsideDomainWarning, PilescoreError, as_points, require
 from .files import replace
-from .folders import SUMMARY, Folder
-from .minimum import Minimum, minimize
+from .folders import DIGEST, RESULTS, SUMMARY, Folder
 from .misfit import left_out_residuals, left_out_variances, system_losses
 from .model import Model
-from .posterior import Posterior, posterior
-from .problems import Problem, block_text, load_problem
-from .score import pile
+from .outcomes import cautions, searched
+from .posterior import Posterior
+from .predictions import Predictor
+from .problems import Problem, block_text, digest, load_problem
+from .records import Record
 
-COPY = "problem"
+COPY = "pilescore-problem"
 """The directory within the directory of a selection that holds the problem file and its data."""
 
 PREDICTIONS = "predictions.csv"
@@ -77,15 +78,15 @@ class Selection:
         rows = {each["name"]: each["row"] for each in self.summary["kernels"]}
         return pd.DataFrame.from_dict(rows, orient="index")
 
-    @functools.cached_property
+    @property
     def model(self) -> Model:
         """The chosen model."""
-        return self.problem.models[self.kernel].replace(self.values)
+        return self._predictor.model
 
-    @functools.cached_property
+    @property
     def posterior(self) -> Posterior:
-        """The chosen model, conditioned on its observations."""
-        return posterior(self.model)
+        """The chosen model, conditioned on its observations; inferred parameters are taken as known."""
+        return self._predictor.posterior
 
     def predict(self, points: Any = None, operators: Sequence[str] | None = None) -> pd.DataFrame:
         """Return mean and deviation of operators of the unknown at points.
@@ -100,7 +101,8 @@ class Selection:
         Returns
         -------
         pandas.DataFrame
-            The coordinates, then for each operator `A` the columns `A` and `A_std`.
+            The coordinates, then for each operator `A` the columns `A` and `A_std`. The deviation has the posterior's
+            variance and, to first order, that of inferred parameters; chosen hyperparameters are taken as known.
         """
         box = self.problem.box
         at = self.problem.points if points is None else as_points(points, "points")
@@ -112,8 +114,11 @@ class Selection:
                 OutsideDomainWarning,
                 stacklevel=2,
             )
-        texts = self.problem.operators if operators is None else tuple(operators)
-        return _predicted(self.problem, self.posterior, self.values, at, texts)
+        return self._predictor.table(at, self.problem.operators if operators is None else tuple(operators))
+
+    @functools.cached_property
+    def _predictor(self) -> Predictor:
+        return Predictor(self.problem, self.kernel, self.values, self._chosen["covariance"])
 
     @property
     def _chosen(self) -> Mapping[str, Any]:
@@ -183,14 +188,20 @@ def select(
     """
     require(isinstance(problem, Problem), "problem", problem, "a problem made by ps.load_problem")
     tell = say or (lambda text: None)
-    settings = {
-        "problem": problem.digest,
-        "file": problem.path.name,
-        "pilescore": importlib.metadata.version("pilescore"),
-    }
-    with Folder(out, settings, resume=resume, overwrite=overwrite).entered() as folder:
+    version = importlib.metadata.version("pilescore")
+    settings = {f"problem{DIGEST}": problem.digest, "file": problem.path.name, "pilescore": version}
+    folder = Folder(out, settings, resume=resume, overwrite=overwrite)
+    copy = folder.path / COPY
+    if copy.is_symlink() or problem.path.resolve().is_relative_to(copy.resolve()):
+        raise InputError(
+            f"out: {copy} is where the copy of a problem goes, not a place for problems; use another directory"
+        )
+    contents = _contents(problem)
+    with folder.entered():
         if not folder.finished:
-            _copy(problem, folder.path / COPY)
+            for name, content in contents.items():
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                replace(copy / name, content)
             results, summary, predictions = _chosen(problem, folder, tell, progress)
             replace(folder.path / PREDICTIONS, predictions.to_csv(index=False).encode())
             folder.finish(results, summary)
@@ -206,26 +217,88 @@ def load_selection(directory: str | os.PathLike[str]) -> Selection:
     require(isinstance(directory, str | os.PathLike), "directory", directory, "the path of a directory")
     path = Path(directory)
     try:
-        settings = json.loads((path / SUMMARY).read_text(encoding="utf-8"))["settings"]
-        name = settings["file"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        summary = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
+        _Summary.model_validate(summary)
+        name = summary["settings"]["file"]
+        results = Record(path / RESULTS).read()
+    except (OSError, ValueError, ValidationError) as error:
         raise InputError(
             f"{path}: expected the directory of a finished selection, as `pilescore select FILE --out DIR` makes it; "
-            f"{SUMMARY} is not there or not one of a selection"
+            f"{SUMMARY} or {RESULTS} is not there, or damaged"
         ) from error
-    results, summary = Folder(path, settings, resume=True).read()
+    require(results is not None, "directory", str(path), f"a directory with {RESULTS}")
+    require(Path(name).name == name, f"{SUMMARY}: file", name, "the name of a file")
     problem = load_problem(path / COPY / name)
-    if problem.digest != settings["problem"]:
+    if problem.digest != summary["settings"][f"problem{DIGEST}"]:
         raise InputError(f"{path / COPY}: the copy of the problem has been changed; select again")
-    return Selection(path, problem, summary, results)
+    names = [each["name"] for each in summary["kernels"]]
+    require(summary["kernel"] in names and {*names} <= {*problem.models}, SUMMARY, names, "kernels of the problem")
+    return Selection(path, problem, summary, results)  # type: ignore[arg-type]
 
 
-def _copy(problem: Problem, to: Path) -> None:
-    """Put the problem file and the files it reads into a directory, as they are named."""
-    shutil.rmtree(to, ignore_errors=True)
-    for name in (problem.path.name, *problem.files):
-        (to / name).parent.mkdir(parents=True, exist_ok=True)
-        replace(to / name, (problem.path.parent / name).read_bytes())
+class _Row(BaseModel):
+    """A row of the table of kernels."""
+
+    pile: float | None
+    nats: float | None
+    penalised: float | None
+    fit: float | None
+    warnings: str | None
+
+
+class _Kernel(BaseModel):
+    """What choosing with a kernel gave."""
+
+    name: str
+    values: dict[str, float]
+    standard_errors: dict[str, float | None]
+    covariance: dict[str, Any] | None
+    at_bounds: dict[str, str]
+    evaluations: int
+    runs: list[dict[str, Any]]
+    row: _Row
+
+
+class _Block(BaseModel):
+    """An observation."""
+
+    name: str
+    role: str
+    observed: str
+    size: int
+    noise: float
+    residual: float
+
+
+class _Summary(BaseModel):
+    """What of a summary is read again."""
+
+    title: str
+    settings: dict[str, str]
+    versions: dict[str, str]
+    kernel: str
+    pile: float
+    score: str
+    warnings: list[str]
+    kernels: list[_Kernel]
+    blocks: list[_Block]
+    slice: dict[str, float]
+
+    def model_post_init(self, context: Any) -> None:
+        """Refuse settings without what is needed."""
+        if not {"file", f"problem{DIGEST}"} <= {*self.settings}:
+            raise ValueError
+
+
+def _contents(problem: Problem) -> dict[str, bytes]:
+    """Return the problem file and the files it reads; they must be what they were when it was loaded."""
+    try:
+        found = {name: (problem.path.parent / name).read_bytes() for name in (problem.path.name, *problem.files)}
+    except OSError as error:
+        raise InputError(f"problem: {error.filename} cannot be read any more: {error.strerror}") from error
+    if digest(found.values()) != problem.digest:
+        raise InputError(f"problem: {problem.path} or its data have changed since they were loaded; load them again")
+    return found
 
 
 def _chosen(
@@ -235,7 +308,7 @@ def _chosen(
     found: dict[str, Any] = {}
     for i, name in enumerate(problem.models):
         say(f"kernel {i + 1} of {len(problem.models)}: {name}")
-        compute = functools.partial(_searched, problem, name, folder.save(f"evaluations-{i}"), progress)
+        compute = functools.partial(searched, problem, name, folder.save(f"evaluations-{i}"), progress)
         found[name] = json.loads(folder.part(f"kernel-{i}", compute).attrs["found"])
     table = ranked(problem.models, {name: each["row"] for name, each in found.items()})
     best = str(table.index[0])
@@ -243,13 +316,12 @@ def _chosen(
         reasons = "; ".join(f"{name}: {each['row']['warnings']}" for name, each in found.items())
         raise PilescoreError(f"no kernel could be scored. {reasons}")
     say("predicting")
-    values = found[best]["values"]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        conditioned = posterior(problem.models[best].replace(values))
-        predictions = _predicted(problem, conditioned, values, problem.points, problem.operators)
-        results, shown = _shown(problem, conditioned, values)
-    notes = dict.fromkeys(" ".join(str(each.message).split()) for each in caught)
+        predictor = Predictor(problem, best, found[best]["values"], found[best]["covariance"])
+        predictions = predictor.table(problem.points, problem.operators)
+        results, shown = _shown(predictor)
+    notes = [" ".join(str(each.message).split()).split(". ")[0] for each in caught]
     rows = {str(name): each for name, each in table.to_dict(orient="index").items()}
     versions = {package: importlib.metadata.version(package) for package in PACKAGES}
     summary = {
@@ -259,62 +331,13 @@ def _chosen(
         "kernel": best,
         "pile": found[best]["row"]["pile"],
         "score": "data given physics" if problem.given_physics else "PILE",
-        "warnings": [*problem.warnings, *notes],
+        "warnings": list(dict.fromkeys([*cautions(problem, found[best], shown["blocks"]), *problem.warnings, *notes])),
         "kernels": [{"name": name, **found[name], "row": _plain(each)} for name, each in rows.items()],
         "files": [PREDICTIONS, *(f"{COPY}/{name}" for name in (problem.path.name, *problem.files))],
+        "figures": ["solution", *(["readings"] if predictor.model.data else [])],
         **shown,
     }
     return results, summary, predictions
-
-
-def _searched(problem: Problem, name: str, save: Path, progress: bool | None) -> xr.Dataset:
-    """Return what minimising with one kernel gave, in words and numbers."""
-    model, over = problem.models[name], problem.over[name]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrecisionWarning)  # kept as the rounding error of the score
-            if not over:
-                score = pile(model, given_physics=problem.given_physics)
-                found = _nothing() | {"row": row(score, False, False), "rounding": score.rounding}
-            else:
-                best = minimize(
-                    model,
-                    over,
-                    starts=problem.starts,
-                    seed=problem.seed,
-                    given_physics=problem.given_physics,
-                    save=save,
-                    progress=progress,
-                )
-                if best.ending == "interrupted":
-                    raise KeyboardInterrupt
-                found = _of_minimum(best)
-    except PilescoreError as failure:
-        if isinstance(failure, OSError):
-            raise
-        found = _nothing() | {"row": failed_row(str(failure))}
-    return xr.Dataset(attrs={"found": json.dumps(found)})
-
-
-def _nothing() -> dict[str, Any]:
-    return {"values": {}, "standard_errors": {}, "at_bounds": {}, "runs": [], "ending": "fixed", "evaluations": 1}
-
-
-def _of_minimum(best: Minimum) -> dict[str, Any]:
-    return {
-        "values": dict(best.values),
-        "standard_errors": dict(best.standard_errors),
-        "at_bounds": dict(best.at_bounds),
-        "ending": best.ending,
-        "reason": best.reason,
-        "evaluations": best.evaluations,
-        "rounding": best.pile.rounding,
-        "shares": dict(best.pile.shares),
-        "runs": [
-            {name: getattr(run, name) for name in ("start", "end", "pile", "ending", "reason")} for run in best.runs
-        ],
-        "row": row(best, False, False),
-    }
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -323,30 +346,17 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: each.item() if isinstance(each, np.generic) else each for key, each in present.items()}
 
 
-def _predicted(
-    problem: Problem, conditioned: Posterior, values: Mapping[str, float], points: np.ndarray, texts: Sequence[str]
-) -> pd.DataFrame:
-    found = {text: problem.operator(text, values) for text in texts}
-    columns: dict[str, Any] = {name: points[:, axis] for axis, name in enumerate(problem.box.names)}
-    for text, operator in found.items():
-        columns[text] = conditioned.mean(points, operator)
-        columns[f"{text}_std"] = conditioned.std(points, operator)
-    return pd.DataFrame(columns)
-
-
-def _shown(problem: Problem, conditioned: Posterior, values: Mapping[str, float]) -> tuple[xr.Dataset, dict[str, Any]]:
+def _shown(predictor: Predictor) -> tuple[xr.Dataset, dict[str, Any]]:
     """Return what a report shows: operators along one or two coordinates, and each reading beside its prediction."""
-    box, model = problem.box, conditioned.model
-    shown = min(box.dimension, 2)
-    axes = [np.linspace(box.lower[i], box.upper[i], FIELD[shown]) for i in range(shown)]
-    middle = [0.5 * (a + b) for a, b in zip(box.lower, box.upper, strict=True)][shown:]
-    grid = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
-    points = np.column_stack([grid, np.tile(middle, (len(grid), 1))])
-    dims = ("first", "second")[:shown]
+    problem, model, system = predictor.problem, predictor.model, predictor.posterior.system
+    box = problem.box
     texts = list(dict.fromkeys([problem.unknown, *problem.operators]))[:SHOWN]
-    table = _predicted(problem, conditioned, values, points, texts)
-    shape = tuple(len(axis) for axis in axes)
-    system = conditioned.system
+    count = min(box.dimension, 2)
+    axes = [np.linspace(box.lower[i], box.upper[i], FIELD[count]) for i in range(count)]
+    cut = _largest(predictor)[count:]
+    grid = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
+    table = predictor.table(np.column_stack([grid, np.tile(cut, (len(grid), 1))]), texts)
+    dims, shape = ("first", "second")[:count], tuple(len(axis) for axis in axes)
     apart = left_out_variances(system)
     readings = np.concatenate([np.empty(0), *(block.values for block in model.data)])
     residuals = np.empty(model.size)
@@ -364,28 +374,31 @@ def _shown(problem: Problem, conditioned: Posterior, values: Mapping[str, float]
         },
         {"operator": texts, **dict(zip(dims, axes, strict=True))},
     )
-    standard = residuals / np.sqrt(model.noise)
-    ends = np.cumsum([block.size for block in model.blocks])
+    parts = np.split(residuals / np.sqrt(model.noise), np.cumsum([block.size for block in model.blocks])[:-1])
     blocks = [
         {
             "name": label,
             "role": block.role,
-            "observed": block_text(block, problem.unknown),
+            "observed": f"{block_text(block, problem.unknown)} = {problem.texts[label]}",
             "size": block.size,
             "noise": float(np.sqrt(np.median(0.5 * temperature / block.weights))),
             "residual": float(np.sqrt(np.mean(part**2))),
         }
-        for label, block, temperature, part in zip(
-            model.labels, model.blocks, model.temperatures, np.split(standard, ends[:-1]), strict=True
-        )
+        for label, block, temperature, part in zip(model.labels, model.blocks, model.temperatures, parts, strict=True)
     ]
-    scores = system_losses(system, apart)
-    found = {"losses": dataclasses.asdict(scores), "blocks": blocks, "unknown": problem.unknown}
-    return results, found | {"coordinates": list(box.names), "middle": middle, "inferred": list(problem.inferred)}
+    scores = dataclasses.asdict(system_losses(system, apart))
+    return results, {"losses": scores, "blocks": blocks, "slice": dict(zip(box.names[count:], cut, strict=True))}
+
+
+def _largest(predictor: Predictor) -> list[float]:
+    """Return a point at which the unknown is large, through which to cut what has more than two coordinates."""
+    box = predictor.problem.box
+    if box.dimension <= 2:
+        return [0.5 * (a + b) for a, b in zip(box.lower, box.upper, strict=True)]
+    points = np.random.default_rng(0).uniform(box.lower, box.upper, (500, box.dimension))
+    return points[np.argmax(np.abs(predictor.posterior.mean(points)))].round(6).tolist()
 
 
 def _points(model: Model) -> list[np.ndarray]:
     """Return the points of data; of functionals, the mean of their points."""
-    return [
-        block.points if block.matrix is None else np.tile(block.points.mean(0), (block.size, 1)) for block in model.data
-    ]
+    return [b.points if b.matrix is None else np.tile(b.points.mean(axis=0), (b.size, 1)) for b in model.data]

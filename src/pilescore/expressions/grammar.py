@@ -128,7 +128,7 @@ _TOKEN = re.compile(
 _CHARACTERS = {
     "^": "write ** for a power",
     "=": "expected an expression without an equals sign",
-    ".": "nothing is reached by a dot; write derivatives as dx(u), dxx(u)",
+    ".": "nothing is reached by a dot; write sin(x), not np.sin(x), and derivatives as dx(u), dxx(u)",
     "∂": "write derivatives as dx(u), dxx(u)",
     "∇": "write grad(u), div(v) or laplacian(u)",
     "²": "write **2",

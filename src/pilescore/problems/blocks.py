@@ -37,6 +37,9 @@ DEFAULT_NODES = {1: 30, 2: 12, 3: 6}
 MOST_NODES = 100_000
 """Of one block; more could not be factored."""
 
+MOST_INTEGRATED = 5_000
+"""Nodes of all integrals of one table: their covariances are held at once."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ground:
@@ -87,6 +90,7 @@ class Readings:
     noise: np.ndarray | None
     lines: np.ndarray
     file: str
+    place: Place
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -134,7 +138,8 @@ def data(table: schema.Data, place: Place, ground: Ground) -> Piece | None:
         notes.attempt((*place, "noise"), _check_noise, noise, values, lines, table)
     if operator is None:
         return None
-    readings = Readings(operator, points, values, noise, lines, table.file)
+    fixed = np.full(len(values), math.sqrt(0.5 * table.gamma)) if isinstance(table.gamma, float) else noise
+    readings = Readings(operator, points, values, fixed, lines, table.file, place)
     if noise is not None and (noise <= 0).any():
         return Piece(place, (), readings=readings, files=(table.file,))
     temperature = {"noise": noise} if noise is not None else {"gamma": number(table.gamma)}
@@ -158,25 +163,34 @@ def constraint(table: schema.Constraint, place: Place, ground: Ground) -> Piece 
         notes((*place, "at") if table.at else place, f"found at = {table.at}; expected {wanted}")
         return None
     lists = [each if isinstance(each, list) else [each] for each in (table.at[name] for name in others)]
+    wanted_integrals = math.prod(map(len, lists))
     functionals, values = [], []
     for point in itertools.product(*lists):
         fixed = dict(zip(others, point, strict=True))
-        region = notes.attempt((*place, "at"), box.slice, **fixed) if fixed else box
+        region = notes.attempt((*place, "at"), _slice, box, fixed)
         nodes = None if region is None else notes.attempt((*place, "nodes"), nodes_on, region, table, box)
-        if nodes is not None:
-            functionals.append(integral(nodes, found.operator))
-            values.append(float(found.value(nodes.points[0])))
-    if len(functionals) < math.prod(map(len, lists)):
-        return None
+        if nodes is None:
+            return None
+        if wanted_integrals * len(nodes) > MOST_INTEGRATED:
+            text = f"found {wanted_integrals} integrals of {len(nodes)} nodes; expected {MOST_INTEGRATED} nodes in all"
+            notes((*place, "at"), f"{text} at most")
+            return None
+        functionals.append(integral(nodes, found.operator))
+        values.append(float(found.value(nodes.points[0])))
     block = notes.attempt(place, impose, stack(*functionals), np.array(values), None, **strength(table))
     return made(table, place, [Part(table.name or "integral", str(found.value), block)], notes)
 
 
+def _slice(box: Box, fixed: Mapping[str, float]) -> Box | Slice:
+    return box.slice(**fixed) if fixed else box
+
+
 def file_within(directory: Path, text: str) -> Path:
     """Return the path of a file in a directory or below it; others are refused, for the file may be a stranger's."""
-    path = PurePosixPath(text.replace("\\", "/"))
-    good = not path.is_absolute() and ".." not in path.parts and not re.match(r"[A-Za-z]:", text)
-    require(good, "file", text, "a path within the directory of the problem file (a link there may point elsewhere)")
+    path = PurePosixPath(text)
+    good = not path.is_absolute() and ".." not in path.parts and not re.search(r"^[A-Za-z]:|[\\\0]", text)
+    expected = "a path within the directory of the problem file, with / between names (a link there may lead elsewhere)"
+    require(good, "file", text, expected)
     return directory / path
 
 
@@ -185,15 +199,21 @@ def coordinate_columns(given: Mapping[str, str], names: Sequence[str]) -> dict[s
     for name in given:
         hint = did_you_mean(name, names, 0.3)
         require(name in names, "columns", name, f"names of coordinates, {listed(list(names))}{hint}")
-    return {name: given.get(name, name) for name in names}
+    columns = {name: given.get(name, name) for name in names}
+    require(
+        len(set(columns.values())) == len(columns), "columns", dict(given), "a column of its own for each coordinate"
+    )
+    return columns
 
 
 def nodes_on(region: Box | Slice, table: schema.Physics, box: Box) -> Nodes:
     """Return the nodes that a table asks for on a region of the box."""
     fixed = dict(region.fixed) if isinstance(region, Slice) else {}
     free = [name for axis, name in enumerate(box.names) if axis not in fixed]
-    given = table.nodes if table.nodes is not None else DEFAULT_NODES.get(box.dimension, 4)
     sampled = table.rule in ("sobol", "monte-carlo")
+    given = table.nodes if table.nodes is not None else DEFAULT_NODES.get(box.dimension, 4)
+    if table.nodes is None and sampled:
+        given = 2 ** math.ceil(len(free) * math.log2(DEFAULT_NODES.get(box.dimension, 4)))  # as many in all
     if isinstance(given, dict):
         require(not sampled, "nodes", given, f"one whole number: {table.rule} draws whole points")
         require(set(given) == set(free), "nodes", given, f"a number for each of {listed(free)}")

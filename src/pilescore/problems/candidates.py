@@ -4,35 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from ..choosing import default_bounds, free_name
+from ..choosing import default_bounds
 from ..errors import InputError, listed, require
-from ..gram import variances
 from ..kernels import RBF, AnisotropicRBF, Kernel, Matern, Periodic, RationalQuadratic
-from ..layouts import query
 from ..model import Model, is_positive, named_paths
-from ..observations import Observation
 from . import schema
-from .blocks import Ground, Piece
+from .blocks import Ground
 from .schema import Place
-
-EXACT = 1e-3
-"""Conditions without a strength of their own hold to this part of the size that the unknown has."""
-
-RANGE = (1e-6, 1.0)
-"""Bounds of noise variances that are chosen, in units of the size of what is observed."""
-
-SCALES = (1e-3, 1e4)
-"""Bounds of the prior variance, in units of the size of the unknown."""
 
 DEEPEST = 4
 """Levels of sums and products within one another."""
@@ -153,107 +139,8 @@ def kernel_bounds(model: Model, leaves: Sequence[Leaf]) -> dict[str, Any]:
     over: dict[str, Any] = {}
     for name, leaf in zip(names, leaves, strict=True):
         if isinstance(leaf.given, schema.Unknown):
-            over[name] = _bounds(leaf.given)
+            over[name] = (leaf.given.unknown[0], leaf.given.unknown[1])
         elif leaf.given is None:
             now = np.asarray(model.parameters[name])
             over[name] = default_bounds(leaf.field, now, is_positive(model, known[name][0]), leaf.extent)
     return over
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Setting:
-    """Observations with their strengths, temperatures at their starts, and the bounds of those to be chosen."""
-
-    data: tuple[Observation, ...]
-    physics: tuple[Observation, ...]
-    texts: tuple[str, ...]
-    """The values of each block as they are written, data first."""
-    temperatures: Mapping[str, float]
-    over: Mapping[str, tuple[float, float]]
-
-
-def setting(pieces: Mapping[str, Sequence[Piece]], given: schema.Temperatures, ground: Ground) -> Setting:
-    """Give every block its strength: its own, the one that is shared, or one that suits the size of things.
-
-    The size is that of a prior with bandwidths of 0.3 of the domain and the variance that fits the values observed.
-    """
-    extent = np.array(ground.box.upper) - np.array(ground.box.lower)
-    kernel = RBF(0.3 * extent)
-    data, physics = list(pieces["data"]), [p for kind in ("equation", "condition", "constraint") for p in pieces[kind]]
-    blocks = [block for piece in (*data, *physics) for block in piece.blocks]
-    sizes = {id(block): _prior(kernel, block) for block in blocks}
-    ratios = [float(np.mean(b.values**2)) / sizes[id(b)] for b in blocks if np.any(b.values) and sizes[id(b)] > 0]
-    eta = max(ratios, default=1.0)
-    over: dict[str, tuple[float, float]] = {}
-    start = {"gamma": 1.0, "rho": 1.0, "eta": _start(given.eta, eta)}
-    if given.eta is None or isinstance(given.eta, schema.Unknown):
-        over["eta"] = _bounds(given.eta, (SCALES[0] * eta, SCALES[1] * eta))
-    shared = [block for piece in data for block in piece.blocks if block.temperature is None]
-    if shared:
-        size = 2.0 * float(np.mean(np.concatenate([block.values for block in shared]) ** 2)) or eta
-        _shared("gamma", given.gamma, size, start, over)
-    if given.rho is not None and any(block.temperature is None for piece in physics for block in piece.blocks):
-        _shared("rho", given.rho, 1.0, start, over)
-    measured = [(piece, block) for piece in data for block in piece.blocks]
-    for i, (piece, _) in enumerate(measured):
-        if piece.choice is not None:
-            over[f"data.{i}.gamma"] = _bounds(piece.choice)
-    held = _strengthened(physics, sizes, eta, over, given.rho is not None)
-    taken: set[str] = set()
-    named = [_named(block, taken) for block in (*(block for _, block in measured), *held)]
-    texts = tuple(text for piece in (*data, *physics) for text in piece.texts)
-    return Setting(tuple(named[: len(measured)]), tuple(named[len(measured) :]), texts, start, over)
-
-
-def _named(block: Observation, taken: set[str]) -> Observation:
-    """Return a block with a name that no other has."""
-    name = free_name(block.name or block.role, taken)
-    taken.add(name)
-    return dataclasses.replace(block, name=name)
-
-
-def _prior(kernel: Kernel, block: Observation) -> float:
-    """Return the mean prior variance of what a block observes, or of its operator times the size of a functional."""
-    rows = query(block.points, block.indices, lambda part: block.operator.coefficients(part))
-    mean = float(np.mean(np.concatenate([variances(kernel, tile, 1.0) for tile in rows.tiles])))
-    return mean if block.matrix is None else mean * float(np.mean(np.abs(block.matrix).sum(axis=1) ** 2))
-
-
-def _strengthened(
-    physics: Sequence[Piece],
-    sizes: Mapping[int, float],
-    eta: float,
-    over: dict[str, tuple[float, float]],
-    shared: bool,
-) -> tuple[Observation, ...]:
-    """Return physics in which each block has a strength: equations one that is chosen, conditions a fixed one."""
-    held: list[Observation] = []
-    for piece in physics:
-        for block in piece.blocks:
-            name, size = f"physics.{len(held)}.rho", eta * sizes[id(block)]
-            if piece.choice is not None:
-                over[name] = _bounds(piece.choice)
-            elif block.temperature is None and not shared and piece.place[0] == "equation":
-                rho = 2.0 * float(np.mean(block.weights)) * size
-                over[name] = (RANGE[0] * rho, RANGE[1] * rho)
-                block = dataclasses.replace(block, temperature=jnp.asarray(_middle(over[name])))
-            elif block.temperature is None and not shared:
-                weights = np.full(block.size, 1.0 / (EXACT**2 * size))
-                block = dataclasses.replace(block, temperature=jnp.asarray(2.0), weights=weights)
-            held.append(block)
-    return tuple(held)
-
-
-def _shared(name: str, given: Any, size: float, start: dict[str, float], over: dict[str, tuple[float, float]]) -> None:
-    bounds = (RANGE[0] * size, RANGE[1] * size)
-    start[name] = _start(given, _middle(bounds))
-    if given is None or isinstance(given, schema.Unknown):
-        over[name] = _bounds(given, bounds)
-
-
-def _middle(bounds: tuple[float, float]) -> float:
-    return math.sqrt(bounds[0] * bounds[1])
-
-
-def _bounds(given: schema.Unknown | None, default: tuple[float, float] = (0.0, 0.0)) -> tuple[float, float]:
-    return default if given is None else (given.unknown[0], given.unknown[1])

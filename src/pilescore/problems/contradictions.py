@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from ..domains import Box, Slice
-from ..expressions import Function
 from ..observations import evaluate
 from ..operators import Operator, identity
 from ..quadrature import ClenshawCurtis
@@ -16,25 +16,34 @@ from .blocks import Ground, Held, Piece, Readings
 from .faces import face_text
 
 IMPOSSIBLE = 8.0
-"""Deviations by which two readings of one thing may differ at most."""
+"""Deviations of each of two readings of one thing that cannot both be so wrong."""
 
-SAMPLES = {0: 1, 1: 33, 2: 9}
+NAMED = 3
+"""Contradictions between readings that are named one by one."""
+
+SAMPLES = {1: 33, 2: 9}
 """Points on each axis of a face at which values are compared, by its dimension; three beyond."""
+
+ROUNDING = (1e-9, 1e-15)
+"""Differences that are due to rounding: relative to the largest value that a condition has anywhere, and absolute."""
 
 
 def check_conditions(pieces: Sequence[Piece], ground: Ground) -> None:
     """Report operators that two conditions hold on one face, and warn of values that jump where faces meet."""
     held = [each for piece in pieces for each in piece.held]
+    largest = _largest(held)
     for first, second in itertools.combinations(held, 2):
-        if first.face.fixed == second.face.fixed and _same(first.operator, second.operator):
+        if first.face.fixed == second.face.fixed and _terms(first.operator) == _terms(second.operator):
+            if first.value is None and second.value is None:
+                continue  # points of one face from two files
             what = f"{_text(first.operator, ground)} on the face {face_text(first.face)} is already given by "
             what += ground.notes.label(first.place[:-1])
-            apart = _apart(first, second, first.face)
+            apart = _apart(first, second, first.face, first.face, largest)
             differing = f", and they contradict each other: {apart}" if apart else ""
             ground.notes(second.place, f"{what}{differing}; expected one condition on it")
-        elif _same(first.operator, identity) and _same(second.operator, identity):
+        elif _terms(first.operator) == _terms(second.operator) == _terms(identity):
             corner = _corner(ground.box, first.face, second.face)
-            apart = _apart(first, second, corner) if corner is not None else ""
+            apart = "" if corner is None else _apart(first, second, corner, corner, largest)
             if apart:
                 labels = [ground.notes.label(each.place[:-1]) for each in (first, second)]
                 ground.notes.warnings.append(
@@ -44,8 +53,9 @@ def check_conditions(pieces: Sequence[Piece], ground: Ground) -> None:
 
 def check_periodic(pieces: Sequence[Piece], ground: Ground) -> None:
     """Report a periodic condition on faces whose values are given and differ."""
-    values = {each.face.fixed: each for p in pieces for each in p.held if _same(each.operator, identity)}
-    seen: dict[object, Piece] = {}
+    held = [each for piece in pieces for each in piece.held if _terms(each.operator) == _terms(identity)]
+    largest, values = _largest(held), {each.face.fixed: each for each in held}
+    seen: dict[int, Piece] = {}
     for piece in pieces:
         if piece.pair is None:
             continue
@@ -56,62 +66,71 @@ def check_periodic(pieces: Sequence[Piece], ground: Ground) -> None:
             ground.notes((*piece.place, "face"), f"these faces are already periodic by {earlier}; expected it once")
         seen[axis] = piece
         if first.fixed in values and second.fixed in values:
-            apart = _apart(values[first.fixed], values[second.fixed], first, second)
+            apart = _apart(values[first.fixed], values[second.fixed], first, second, largest)
             if apart:
-                ground.notes(
-                    piece.place,
-                    f"{ground.unknown} is to agree on the faces {face_text(first)} and {face_text(second)}, but "
-                    f"other conditions contradict that: {apart}",
+                faces = f"{face_text(first)} and {face_text(second)}"
+                text = (
+                    f"{ground.unknown} is to agree on the faces {faces}, but other conditions contradict that: {apart}"
                 )
+                ground.notes(piece.place, text)
 
 
 def check_readings(pieces: Sequence[Piece], ground: Ground) -> None:
     """Report readings of one operator at one point that differ by more than their noise can explain."""
-    remaining = [piece.readings for piece in pieces if piece.readings is not None and piece.readings.noise is not None]
-    while remaining:
-        first, *others = remaining
-        group = [first, *(each for each in others if _same(each.operator, first.operator))]
-        remaining = [each for each in others if not _same(each.operator, first.operator)]
+    groups: dict[Any, list[Readings]] = {}
+    for piece in pieces:
+        if piece.readings is not None and piece.readings.noise is not None:
+            groups.setdefault(_terms(piece.readings.operator), []).append(piece.readings)
+    for group in groups.values():
         _check_group(group, ground)
 
 
 def _check_group(group: Sequence[Readings], ground: Ground) -> None:
-    points, values = np.concatenate([r.points for r in group]), np.concatenate([r.values for r in group])
-    noise = np.concatenate([r.noise for r in group if r.noise is not None])
+    points = np.concatenate([each.points for each in group])
+    factors = np.concatenate([np.full(len(each.values), _leading(each.operator)) for each in group])
+    values = np.concatenate([each.values for each in group]) / factors
+    noise = np.concatenate([each.noise for each in group if each.noise is not None]) / np.abs(factors)
     origin = [(each, row) for each in group for row in range(len(each.values))]
     _, place = np.unique(points, axis=0, return_inverse=True)
     order = np.argsort(place, kind="stable")
-    reported = 0
+    found = []
     for members in np.split(order, np.flatnonzero(np.diff(place[order])) + 1):
-        if len(members) == 1:
-            continue
-        low, high = members[np.argmin(values[members])], members[np.argmax(values[members])]
-        if values[high] - values[low] > IMPOSSIBLE * np.hypot(noise[high], noise[low]):
-            reported += 1
-            if reported <= 3:
-                (one, i), (other, j) = origin[low], origin[high]
-                at = ", ".join(f"{n} = {v:.6g}" for n, v in zip(ground.box.names, points[low], strict=True))
-                lines = [f"{r.file} line {r.lines[k]}" for r, k in ((one, i), (other, j))]
-                where = next(p for p in (*group,) if p is one)
-                ground.notes(
-                    _place_of(where, ground),
-                    f"two readings of {_text(one.operator, ground)} at {at} contradict each other: "
-                    f"{values[low]:.6g} in {lines[0]}, {values[high]:.6g} in {lines[1]}, with deviations "
-                    f"{noise[low]:.2g} and {noise[high]:.2g}; expected one value, or more noise",
-                )
+        low = members[np.argmin(values[members] + IMPOSSIBLE * noise[members])]
+        high = members[np.argmax(values[members] - IMPOSSIBLE * noise[members])]
+        if values[high] - IMPOSSIBLE * noise[high] > values[low] + IMPOSSIBLE * noise[low]:
+            found.append((low, high))
+    for low, high in found[:NAMED]:
+        (one, i), (other, j) = origin[low], origin[high]
+        at = ", ".join(f"{name} = {value:.6g}" for name, value in zip(ground.box.names, points[low], strict=True))
+        ground.notes(
+            one.place,
+            f"two readings of {_text(one.operator, ground)} at {at} contradict each other: {one.values[i]:.6g} in "
+            f"{one.file} line {one.lines[i]}, {other.values[j]:.6g} in {other.file} line {other.lines[j]}, with "
+            f"deviations {noise[low]:.2g} and {noise[high]:.2g}; expected one value, or more noise",
+        )
+    if len(found) > NAMED:
+        ground.notes(group[0].place, f"readings contradict each other at {len(found) - NAMED} more points")
 
 
-def _place_of(readings: Readings, ground: Ground) -> tuple[str | int, ...]:
-    tables = ground.notes.document.content.get("data")
-    for i, table in enumerate(tables if isinstance(tables, list) else []):
-        if isinstance(table, dict) and table.get("file") == readings.file:
-            return ("data", i)
-    return ("data",)
+def _index(alpha: Sequence[int]) -> tuple[int, ...]:
+    """Return a multi-index without zeros at its end, which operators without coordinates leave out."""
+    return tuple(alpha[: max((i + 1 for i, order in enumerate(alpha) if order), default=0)])
 
 
-def _same(first: Operator, second: Operator) -> bool:
-    padded = [identity + each - identity if not each.names else each for each in (first, second)]
-    return str(padded[0]) == str(padded[1]) and (first.order, len(first.terms)) == (second.order, len(second.terms))
+def _leading(operator: Operator) -> float:
+    """Return the number before the highest term of an operator; one where there is not a number alone."""
+    _, coefficient = max((_index(alpha), coefficient) for alpha, coefficient in operator.terms)
+    return coefficient[0][1] if len(coefficient) == 1 and not coefficient[0][0] else 1.0
+
+
+def _terms(operator: Operator) -> frozenset[Any]:
+    """Return the terms of an operator up to a factor, however they are ordered."""
+    factor, names = _leading(operator), [str(atom) for atom in operator.atoms]
+    found = set()
+    for alpha, coefficient in operator.terms:
+        for monomial, number in coefficient:
+            found.add((_index(alpha), frozenset((names[i], power) for i, power in monomial), number / factor))
+    return frozenset(found)
 
 
 def _text(operator: Operator, ground: Ground) -> str:
@@ -125,24 +144,28 @@ def _corner(box: Box, first: Slice, second: Slice) -> Slice | None:
     return box.slice(**{box.names[axis]: value for axis, value in fixed.items()})
 
 
-def _apart(first: Held, second: Held, on: Slice, other: Slice | None = None) -> str:
-    """Return where two conditions differ, in words; nothing if they agree or come from files."""
+def _values(held: Held, on: Slice) -> tuple[np.ndarray, np.ndarray]:
+    """Return points of a face, or part of one, and what is held there, for an operator that begins with 1."""
+    free = on.dimension - len(on.fixed)
+    nodes = on(ClenshawCurtis(SAMPLES.get(free, 3)))
+    assert held.value is not None
+    return nodes.points, evaluate(held.value, nodes.points, "value").astype(float) / _leading(held.operator)
+
+
+def _largest(held: Sequence[Held]) -> float:
+    """Return the largest value that a condition has anywhere."""
+    found = [_values(each, each.face)[1] for each in held if each.value is not None]
+    return max((float(np.abs(each[np.isfinite(each)]).max(initial=0.0)) for each in found), default=0.0)
+
+
+def _apart(first: Held, second: Held, on: Slice, other: Slice, largest: float) -> str:
+    """Return where two conditions differ, in words; nothing if they agree or one comes from a file."""
     if first.value is None or second.value is None:
         return ""
-    free = on.dimension - len(on.fixed)
-    nodes = on(ClenshawCurtis(max(SAMPLES.get(free, 3), 2))) if free else on(ClenshawCurtis(2))
-    moved = nodes.points.copy()
-    if other is not None:
-        for axis, value in other.fixed:
-            moved[:, axis] = value
-    one, two = _values(first.value, nodes.points), _values(second.value, moved)
-    size = max(float(np.abs(one).max()), float(np.abs(two).max()))
-    worst = int(np.argmax(np.abs(one - two)))
-    if abs(one[worst] - two[worst]) <= 1e-9 * size:
+    (points, one), (_, two) = _values(first, on), _values(second, other)
+    gap = np.where(np.isfinite(one) & np.isfinite(two), np.abs(one - two), 0.0)  # what is not finite is said elsewhere
+    worst = int(np.argmax(gap))
+    if gap[worst] <= ROUNDING[0] * largest + ROUNDING[1]:
         return ""
-    at = ", ".join(f"{name} = {value:.6g}" for name, value in zip(on.names, nodes.points[worst], strict=True))
+    at = ", ".join(f"{name} = {value:.6g}" for name, value in zip(on.names, points[worst], strict=True))
     return f"at {at} it is {one[worst]:.6g} by the one and {two[worst]:.6g} by the other"
-
-
-def _values(function: Function, points: np.ndarray) -> np.ndarray:
-    return np.nan_to_num(evaluate(function, points, "value").astype(float))

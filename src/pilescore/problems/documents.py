@@ -139,6 +139,8 @@ def _malformed(error: tomllib.TOMLDecodeError, text: str, file: str) -> Mistake:
     line = int(matched[2])
     found = describe(lines[line - 1].strip())
     reason = matched[1] + _HINTS.get(matched[1], "")
+    if not lines[line - 1].partition("=")[0].isascii():
+        reason += " (names with other letters than a to z are written in quotes)"
     return Mistake(f"not well-formed TOML: {reason} at column {matched[3]} of {found}", line=line, file=file)
 
 

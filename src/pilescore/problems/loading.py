@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,14 +20,14 @@ from ..expressions import Language
 from ..linalg import require_memory
 from ..model import Model, check_bears
 from ..observations import Observation
-from ..operators import Operator
-from ..score import check_given
+from ..operators import Operator, Parameter
 from . import blocks, candidates, faces, schema
-from .blocks import Ground
+from .blocks import Ground, Piece
 from .contradictions import check_conditions, check_periodic, check_readings
 from .documents import Document, read_document
 from .notes import Notes
 from .schema import Place
+from .strengths import Setting, setting
 from .tables import read_table
 
 T = TypeVar("T")
@@ -71,19 +71,13 @@ class Problem:
     warnings: tuple[str, ...]
     files: tuple[str, ...]
     """The files that it reads, besides its own."""
+    digest: str
+    """A digest of the problem file and all that it reads, as they were when they were read."""
 
     @property
     def model(self) -> Model:
         """The model with the first kernel."""
         return next(iter(self.models.values()))
-
-    @property
-    def digest(self) -> str:
-        """A digest of the problem file and all that it reads."""
-        found = hashlib.sha256()
-        for name in (self.path.name, *self.files):
-            found.update(hashlib.sha256((self.path.parent / name).read_bytes()).digest())
-        return found.hexdigest()[:32]
 
     def operator(self, text: str, values: Mapping[str, float] | None = None) -> Operator:
         """Return the operator of a text such as `"k*dx(u)"`, with these values of the parameters to be inferred."""
@@ -133,53 +127,40 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
     schema.validated(schema.Problem, document.content, (), notes)
     read = _Reader(document, notes)
     ground = read.ground()
-    tables = {kind: read.tables(kind) for kind in ("equation", "condition", "data", "constraint", "kernel")}
-    if ground is None:
-        for kind in tables:
-            read.each(kind, tables[kind], lambda table, place: None)
-        notes.finish()
-        raise AssertionError
-    pieces = {
-        "equation": read.each("equation", tables["equation"], _with(blocks.equation, ground)),
-        "condition": read.each("condition", tables["condition"], _with(faces.condition, ground)),
-        "data": read.each("data", tables["data"], _with(blocks.data, ground)),
-        "constraint": read.each("constraint", tables["constraint"], _with(blocks.constraint, ground)),
-    }
-    kernels = read.each("kernel", tables["kernel"], _with(candidates.candidate, ground))
+    pieces = {kind: read.each(kind, make, ground) for kind, make in _MAKERS.items()}
+    kernels = read.each("kernel", candidates.candidate, ground)
     shared = read.section("temperatures", schema.Temperatures)
     choosing = read.section("select", schema.Select)
     wanted = read.section("predict", schema.Predict)
-    if not any(tables[kind] for kind in pieces):
+    if not any(document.content.get(kind) for kind in pieces):
         notes((), "there is nothing to learn from; expected at least one [[equation]], [[condition]] or [[data]]")
+    if ground is None:
+        notes.finish()
+    assert ground is not None
     check_conditions(pieces["condition"], ground)
     check_periodic(pieces["condition"], ground)
     check_readings(pieces["data"], ground)
-    every = [piece for each in pieces.values() for piece in each]
-    used = {name for piece in every for block in piece.blocks for name in _parameters(block)}
-    for name in () if notes.mistakes else sorted(set(read.inferred) - used):
-        notes(("parameters", name), "is to be inferred but no equation, condition or measured operator has it")
-    operators, points, predict_files = read.predictions(wanted, ground)
+    read.check_inferred(pieces, choosing)
+    operators, points, predicted = read.predictions(wanted, ground)
     notes.finish()
-    set_up = candidates.setting(pieces, shared, ground)
-    chosen = kernels or [candidates.default_candidate(ground)]
+    set_up = setting(pieces, shared, ground)
+    notes.finish()
+    assert set_up is not None
     models: dict[str, Model] = {}
     over: dict[str, dict[str, Any]] = {}
     bounds = {name: (each.unknown[0], each.unknown[1]) for name, each in read.inferred.items()}
-    for i, each in enumerate(chosen):
-        place: Place = ("kernel", i) if kernels else ("kernel",)
-        model = notes.attempt(place, _model, each.kernel, set_up, operators, ground)
+    for i, each in enumerate(kernels or [candidates.default_candidate(ground)]):
+        model = notes.attempt(("kernel", i), _model, each.kernel, set_up, operators, ground)
         if model is not None:
             name = free_name(each.name, {*models})
             models[name] = model
             over[name] = candidates.kernel_bounds(model, each.leaves) | dict(set_up.over) | bounds
-    given = choosing.score == "data-given-physics" or (
-        choosing.score == "auto" and any(_parameters(block) for block in set_up.physics)
-    )
+    given = choosing.score == "data-given-physics" or (choosing.score == "auto" and _is_given(set_up, pieces))
     for model in list(models.values())[:1]:
-        notes.attempt(("select",), check_given, model, given)
         notes.attempt((), _check_memory, model)
     notes.finish()
-    files = tuple(dict.fromkeys([*(file for piece in every for file in piece.files), *predict_files]))
+    files = [file for each in pieces.values() for piece in each for file in piece.files]
+    names = tuple(dict.fromkeys([*files, *predicted]))
     return Problem(
         path=document.path,
         title=str(document.content.get("title", document.path.stem)),
@@ -196,8 +177,17 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
         operators=operators,
         points=points,
         warnings=tuple(notes.warnings),
-        files=files,
+        files=names,
+        digest=digest((document.path.parent / name).read_bytes() for name in (document.path.name, *names)),
     )
+
+
+def digest(contents: Iterable[bytes]) -> str:
+    """Return a digest of a problem file and all that it reads."""
+    found = hashlib.sha256()
+    for content in contents:
+        found.update(hashlib.sha256(content).digest())
+    return found.hexdigest()[:32]
 
 
 class _Reader:
@@ -214,15 +204,22 @@ class _Reader:
         bounds = {name: self._entry("interval", raw, ("domain", name)) for name, raw in self._mapping("domain").items()}
         given = {n: self._entry("parameter", raw, ("parameters", n)) for n, raw in self._mapping("parameters").items()}
         self.inferred = {name: each for name, each in given.items() if isinstance(each, schema.Unknown)}
-        numbers = {name: each for name, each in given.items() if isinstance(each, float)}
         for name in sorted({*self.inferred} & {*TAKEN}):
             notes(("parameters", name), f"found {name!r}; expected another name: the model has a {name} of its own")
         unknown = content.get("unknown", "u")
         if not bounds or None in bounds.values() or None in given.values() or not isinstance(unknown, str):
             return None
         box = notes.attempt(("domain",), lambda: Box(**bounds))
-        starts = {name: each.value for name, each in self.inferred.items()}
-        language = notes.attempt(("domain",), Language, tuple(bounds), unknown, numbers, starts)
+        language = notes.attempt(
+            ("unknown",) if "unknown" in content else ("domain",), Language, tuple(bounds), unknown
+        )
+        known: dict[str, float] = {}
+        starts: dict[str, float] = {}
+        for name, each in given.items() if language is not None else ():
+            (starts if isinstance(each, schema.Unknown) else known)[name] = blocks.number(each)
+            language = notes.attempt(("parameters", name), Language, tuple(bounds), unknown, known, starts)
+            if language is None:
+                return None
         if box is None or language is None:
             return None
         for name, raw in self._mapping("functions").items():
@@ -231,30 +228,43 @@ class _Reader:
                 return None
         return Ground(box, language, unknown, self.document.path.parent, notes)
 
-    def tables(self, key: str) -> list[tuple[Place, Any]]:
-        """Return the tables of a kind with their places; one that is not in an array will do."""
+    def each(self, key: str, make: Callable[[Any, Place, Ground], T | None], ground: Ground | None) -> list[T]:
+        """Return what is made of the tables of a kind that hold what they should; one outside an array will do."""
         raw = self.document.content.get(key, [])
-        if isinstance(raw, Mapping):
-            return [((key,), raw)]
-        if not isinstance(raw, list):
+        tables: list[tuple[Place, Any]] = [((key,), raw)] if isinstance(raw, Mapping) else []
+        if isinstance(raw, list):
+            tables = [((key, i), each) for i, each in enumerate(raw)]
+        elif not tables:
             self.notes((key,), f"found {describe(raw)}; expected a table [[{key}]], or several")
-            return []
-        return [((key, i), each) for i, each in enumerate(raw)]
-
-    def each(self, key: str, tables: Sequence[tuple[Place, Any]], make: Callable[[Any, Place], T | None]) -> list[T]:
-        """Return what is made of each table that holds what it should."""
         found = []
-        for place, raw in tables:
+        for place, each in tables:
             table: Any
             if key in ("condition", "kernel"):
                 kinds: Any = schema.CONDITIONS if key == "condition" else schema.KERNELS
-                table = schema.by_type(kinds, raw, place, self.notes)
+                table = schema.by_type(kinds, each, place, self.notes)
             else:
-                table = schema.validated(_KINDS[key], raw, place, self.notes)
-            made = None if table is None else make(table, place)
+                table = schema.validated(_KINDS[key], each, place, self.notes)
+            made = None if table is None or ground is None else make(table, place, ground)
             if made is not None:
                 found.append(made)
         return found
+
+    def check_inferred(self, pieces: Mapping[str, Sequence[Piece]], choosing: schema.Select) -> None:
+        """Report parameters that cannot be inferred, and a score that needs data where there are none."""
+        if self.notes.mistakes:
+            return
+        used = {n for each in pieces.values() for piece in each for block in piece.blocks for n in _parameters(block)}
+        for name in self.inferred:
+            if name not in used:
+                text = "is to be inferred but no equation, condition or measured operator has it"
+                self.notes(("parameters", name), text)
+            elif not pieces["data"]:
+                self.notes(("parameters", name), "is to be inferred but there are no [[data]] to infer it from")
+        if choosing.score == "data-given-physics":
+            for kinds in (("data",), ("equation", "condition", "constraint")):
+                if not any(pieces[kind] for kind in kinds):
+                    text = f"found 'data-given-physics' but no [[{kinds[0]}]]; expected both data and physics"
+                    self.notes(("select", "score"), text)
 
     def section(self, key: str, kind: type[schema.T]) -> schema.T:
         """Return a section that may be left out."""
@@ -290,6 +300,12 @@ class _Reader:
         return None if found is None else getattr(found, field)
 
 
+_MAKERS: dict[str, Callable[[Any, Place, Ground], Piece | None]] = {
+    "equation": blocks.equation,
+    "condition": faces.condition,
+    "data": blocks.data,
+    "constraint": blocks.constraint,
+}
 _KINDS: dict[str, type[schema.Table]] = {
     "equation": schema.Equation,
     "data": schema.Data,
@@ -303,20 +319,26 @@ def read_points(path: Path, box: Box) -> Float[np.ndarray, "n d"]:
     return np.column_stack([cells[name] for name in box.names])
 
 
-def _with(function: Callable[[Any, Place, Ground], T | None], ground: Ground) -> Callable[[Any, Place], T | None]:
-    return lambda table, place: function(table, place, ground)
-
-
 def _defined(language: Language, name: str, text: str) -> bool:
     language.define(name, text)
     return True
 
 
 def _parameters(block: Observation) -> list[str]:
-    return [atom.name for atom in block.operator.atoms if block.operator.has_parameters and hasattr(atom, "value")]
+    return [atom.name for atom in block.operator.atoms if isinstance(atom, Parameter)]
 
 
-def _model(kernel: Any, set_up: candidates.Setting, operators: Sequence[str], ground: Ground) -> Model:
+def _is_given(set_up: Setting, pieces: Mapping[str, Sequence[Piece]]) -> bool:
+    """Whether to score the data given the physics: where an equation has unknown parameters or a right side of zero.
+
+    There PILE proper rewards an operator, or a prior, for being small.
+    """
+    equations = [block for piece in pieces["equation"] for block in piece.blocks]
+    silent = bool(equations) and not any(block.values.any() for block in equations)
+    return bool(set_up.data) and (silent or any(_parameters(block) for block in set_up.physics))
+
+
+def _model(kernel: Any, set_up: Setting, operators: Sequence[str], ground: Ground) -> Model:
     model = Model(kernel, set_up.data, set_up.physics, **set_up.temperatures)
     for text in operators:
         indices = ground.language.operator(text).indices(ground.box.dimension)

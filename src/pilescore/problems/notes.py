@@ -24,14 +24,19 @@ class Notes:
     def __call__(self, place: Place, text: str) -> None:
         """Take down a mistake."""
         file, line = self.document.path.name, self.document.line(place)
+        text = text.removeprefix(f"{place[-1]}: ") if place else text
         self.mistakes.append(Mistake(" ".join(text.split()), self.label(place), line, file))
 
-    def attempt(self, place: Place, function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T | None:
+    def attempt(self, place: Place, function: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> T | None:
         """Return what a function returns, or take down what is wrong."""
         try:
             return function(*arguments, **options)
         except FileError as error:
-            self.mistakes.extend(error.mistakes)
+            for each in error.mistakes:
+                if each.line is None and not each.key:  # about another file as a whole: say where it is named
+                    self(place, f"{each.file}: {each.text}")
+                else:
+                    self.mistakes.append(each)
         except InputError as error:
             self(place, str(error))
         return None

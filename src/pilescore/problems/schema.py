@@ -35,7 +35,14 @@ def _positive(value: float | Unknown) -> float | Unknown:
     return value
 
 
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError
+    return text
+
+
 Text: TypeAlias = Annotated[str, Field(min_length=1)]
+Label: TypeAlias = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
 Interval: TypeAlias = Annotated[list[float], Field(min_length=2, max_length=2), AfterValidator(_increasing)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=1_000_000)]
 
@@ -60,7 +67,7 @@ class Unknown(Table):
         return math.sqrt(low * high) if low > 0 else 0.5 * (low + high)
 
 
-CHOICE = "a fixed number, or { unknown = [low, high] } (with a start between them, if you like) to choose it"
+CHOICE = "a fixed number, or { unknown = [low, high] }, low < high, to choose it (from a start between them, if given)"
 POSITIVE = f"{CHOICE}; positive"
 Choice: TypeAlias = float | Unknown
 Positive: TypeAlias = Annotated[float | Unknown, AfterValidator(_positive)]
@@ -72,13 +79,13 @@ NODES = (
 RULES = ("gauss-legendre", "fejer", "clenshaw-curtis", "chebyshev", "sobol", "monte-carlo")
 Rule: TypeAlias = Literal["gauss-legendre", "fejer", "clenshaw-curtis", "chebyshev", "sobol", "monte-carlo"]
 RULE = f"a quadrature rule: {', '.join(RULES)}"
-NAME = "a label for tables and reports"
+NAME = "a label for tables and reports, on one line"
 
 
 class Physics(Table):
     """What all that is imposed has in common."""
 
-    name: Annotated[Text | None, Field(description=NAME)] = None
+    name: Annotated[Label | None, Field(description=NAME)] = None
     noise: Annotated[
         float | None, Field(gt=0, description="a positive number: the standard deviation with which it holds")
     ] = None
@@ -176,7 +183,7 @@ class Data(File):
         Field(description="the standard deviation of the noise: a positive number, or the name of a column of them"),
     ] = None
     gamma: Annotated[Positive | None, Field(description=f"a temperature of its own: {POSITIVE}")] = None
-    name: Annotated[Text | None, Field(description=NAME)] = None
+    name: Annotated[Label | None, Field(description=NAME)] = None
 
 
 class Kernel(Table):
@@ -185,7 +192,7 @@ class Kernel(Table):
     on: Annotated[
         list[Text] | None, Field(min_length=1, description='the coordinates it depends on, as ["x"]; by default all')
     ] = None
-    name: Annotated[Text | None, Field(description=NAME)] = None
+    name: Annotated[Label | None, Field(description=NAME)] = None
 
 
 BANDWIDTH = f"a length: {POSITIVE}; or numbers, one for each coordinate"
@@ -235,7 +242,7 @@ class AnisotropicRBF(Kernel):
 
     type: Literal["anisotropic-rbf"]
     theta: Annotated[Choice | None, Field(description=f"an angle: {CHOICE}")] = None
-    s: Annotated[Choice | None, Field(description=f"the stretch: {CHOICE}")] = None
+    s: Annotated[Positive | None, Field(description=f"the stretch: {POSITIVE}")] = None
     bandwidth: Annotated[Positive | None, Field(description=POSITIVE)] = None
 
 
@@ -254,16 +261,20 @@ class Temperatures(Table):
     eta: Annotated[Positive | None, Field(description=f"the prior variance: {POSITIVE}")] = None
 
 
+AUTO = (
+    '"pile", "data-given-physics", or "auto": the latter where there are data, and equations have unknown parameters '
+    "or right-hand sides of zero only"
+)
+
+
 class Select(Table):
     """How to choose."""
 
-    starts: Annotated[int, Field(ge=1, le=1000, description="descents for each kernel: a whole number from 1")] = 3
+    starts: Annotated[int, Field(ge=1, le=1000, description="descents for each kernel: a whole number from 1")] = 4
     seed: Annotated[int, Field(ge=0, le=2**31, description="a whole number from 0")] = 0
     score: Annotated[
         Literal["auto", "pile", "data-given-physics"],
-        Field(
-            description='"pile", "data-given-physics", or "auto": the latter where an equation has an unknown parameter'
-        ),
+        Field(description=AUTO),
     ] = "auto"
 
 
@@ -282,7 +293,7 @@ class Predict(Table):
 class Problem(Table):
     """The whole file; tables within it are looked at one by one."""
 
-    title: Annotated[str | None, Field(max_length=200, description="a short text")] = None
+    title: Annotated[Label | None, Field(description="a short text on one line")] = None
     unknown: Annotated[Text, Field(description="the name of the function sought, as u")] = "u"
     domain: Annotated[
         dict[str, Any], Field(min_length=1, description="the coordinates, each with its interval, as x = [-1, 1]")
@@ -295,7 +306,7 @@ class Problem(Table):
     condition: Annotated[Any, Field(description="tables [[condition]]")] = ()
     data: Annotated[Any, Field(description="tables [[data]]")] = ()
     constraint: Annotated[Any, Field(description="tables [[constraint]]")] = ()
-    kernel: Annotated[Any, Field(description="tables [[kernel]]")] = ()
+    kernel: Annotated[Any, Field(description="tables [[kernel]]; by default one of type rbf")] = ()
     temperatures: Annotated[dict[str, Any], Field(description="a table [temperatures]")] = {}
     select: Annotated[dict[str, Any], Field(description="a table [select]")] = {}
     predict: Annotated[dict[str, Any], Field(description="a table [predict]")] = {}
@@ -304,7 +315,9 @@ class Problem(Table):
 class Entry(Table):
     """Single entries of the tables of coordinates, parameters and functions."""
 
-    interval: Annotated[Interval | None, Field(description="an interval [low, high] with low < high")] = None
+    interval: Annotated[
+        Interval | None, Field(description="an interval [low, high] of two plain numbers, low < high")
+    ] = None
     parameter: Annotated[Choice | None, Field(description=CHOICE)] = None
     expression: Annotated[float | Text | None, Field(description="an expression in quotes, or a number")] = None
 
@@ -362,6 +375,9 @@ def validated(kind: type[T], raw: Any, place: Place, report: Report) -> T | None
         return None
 
 
+INITIAL = """; an initial condition is of type dirichlet, on the face "t = 0\""""
+
+
 def by_type(kinds: Mapping[str, type[T]], raw: Any, place: Place, report: Report) -> T | None:
     """Return a table whose key `type` says which keys it has."""
     if not isinstance(raw, Mapping):
@@ -370,7 +386,8 @@ def by_type(kinds: Mapping[str, type[T]], raw: Any, place: Place, report: Report
     name = raw.get("type")
     if not isinstance(name, str) or name not in kinds:
         found = f"found {describe(name)}" if "type" in raw else "type is missing"
-        report((*place, "type") if "type" in raw else place, f"{found}; expected {choices(name, list(kinds))}")
+        wanted = choices(name, list(kinds)) + (INITIAL if name == "initial" else "")
+        report((*place, "type") if "type" in raw else place, f"{found}; expected {wanted}")
         return None
     return validated(kinds[name], raw, place, report)
 

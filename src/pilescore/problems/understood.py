@@ -105,7 +105,10 @@ def _lines(problem: Problem) -> Iterator[str]:
         yield f"  {label}: {what}, {block.size} {kind}{'s' * (block.size != 1)}, {strength}"
     yield ""
     for name, over in problem.over.items():
-        yield f"  kernel {name}: {problem.models[name].kernel!r}"
+        yield f"  kernel {name}"
+        for each, value in problem.models[name].parameters.items():
+            if each.startswith("kernel.") and each not in over:
+                yield f"    {each} = {_range(value)}"
         for each, (low, high) in over.items():
             yield f"    choose {parameter_text(each, problem)} in [{_range(low)}, {_range(high)}]"
         if not over:

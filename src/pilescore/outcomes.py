@@ -1,0 +1,207 @@
+"""What choosing with one kernel gave, and what is to be said of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from .comparison import failed_row, row
+from .errors import PilescoreError, PrecisionWarning
+from .minimum import Minimum, minimize
+from .model import Model
+from .predictions import parameter_covariance
+from .problems import Problem, parameter_text
+from .score import pile
+from .space import space
+
+TOLERANCE, EVALUATIONS = 1e-7, 300
+"""When a descent has converged, and how many evaluations it may take: chosen numbers need not have many digits."""
+
+STAGES, GAIN, WIDTH = 3, 0.01, 10.0
+"""How often a search goes on in narrower ranges, the nats that make it worth while, and the deviations of a range."""
+
+SHORTER = 0.25
+"""How much shorter the bandwidths of the second start are than those of the first."""
+
+STRICTER = 10.0
+"""How far above its lower bound the second start has the temperature of an equation."""
+
+CLOSE = 1.0
+"""Nats by which starts that found the same minimum differ at most."""
+
+MISSED = 3.0
+"""Deviations by which an observation is missed that is worth a word."""
+
+
+def searched(problem: Problem, name: str, save: Path, progress: bool | None) -> xr.Dataset:
+    """Return what minimising with one kernel gave, as JSON in the attributes of a dataset."""
+    model, over = problem.models[name], problem.over[name]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrecisionWarning)  # kept as the rounding error of the score
+            if not over:
+                score = pile(model, given_physics=problem.given_physics)
+                found = _nothing() | {"row": row(score, False, False)}
+            else:
+                best, ranges = _minimum(problem, name, save, progress)
+                found = _of_minimum(best, parameter_covariance(best, ranges))
+    except PilescoreError as failure:
+        if isinstance(failure, OSError):
+            raise
+        found = _nothing() | {"row": failed_row(str(failure))}
+    return xr.Dataset(attrs={"found": json.dumps(found)})
+
+
+def _minimum(
+    problem: Problem, name: str, save: Path, progress: bool | None
+) -> tuple[Minimum, dict[str, tuple[float, float]]]:
+    """Return the minimum from all starts, and the ranges of inferred parameters in which its curvature is measured.
+
+    A parameter of an equation is often known a thousand times more sharply than hyperparameters, which a descent over
+    its whole range then hardly moves. So it goes on in a range of a few deviations, as long as that gains something.
+    """
+    model, over = problem.models[name], problem.over[name]
+    first = starts(model, over, problem.starts, problem.seed)
+    best = _descended(problem, model, over, first, save, progress)
+    ranges = {each: over[each] for each in problem.inferred}
+    for stage in range(STAGES):
+        narrow = _narrowed(best, ranges, over)
+        if not narrow:
+            break
+        file = save.with_stem(f"{save.stem}-{stage + 2}")
+        again = _descended(problem, best.model, {**over, **ranges, **narrow}, [{}], file, progress)
+        gain = 0.5 * best.pile.size * (best.pile.value - again.pile.value)
+        ranges |= narrow
+        sides = {each: side for each, side in again.at_bounds.items() if each not in narrow} | {
+            each: side for each, side in best.at_bounds.items() if each in problem.inferred
+        }
+        count = best.evaluations + again.evaluations
+        best = dataclasses.replace(again, runs=best.runs, evaluations=count, at_bounds=sides)
+        if gain < GAIN and not {*again.at_bounds} & {*narrow}:
+            break
+    return best, ranges
+
+
+def _descended(
+    problem: Problem,
+    model: Model,
+    over: Mapping[str, Any],
+    first: Sequence[Mapping[str, Any]],
+    save: Path,
+    progress: bool | None,
+) -> Minimum:
+    best = minimize(
+        model,
+        over,
+        starts=first,
+        given_physics=problem.given_physics,
+        tolerance=TOLERANCE,
+        max_evaluations=EVALUATIONS,
+        save=save,
+        progress=progress,
+    )
+    if best.ending == "interrupted":
+        raise KeyboardInterrupt
+    return best
+
+
+def _narrowed(
+    best: Minimum, ranges: Mapping[str, tuple[float, float]], over: Mapping[str, Any]
+) -> dict[str, tuple[float, float]]:
+    """Return ranges of a few deviations about inferred parameters, where those are much narrower than at present."""
+    found: dict[str, tuple[float, float]] = {}
+    for name, (low, high) in ranges.items():
+        if best.curvature is None or name not in best.curvature.names:
+            continue
+        row = best.curvature.names.index(name)
+        bend, value = float(best.curvature.hessian[row, row]), best.values[name]
+        if bend > 0:
+            reach = WIDTH * (high - low) / math.sqrt(bend)
+            narrow = (max(over[name][0], value - reach), min(over[name][1], value + reach))
+            if narrow[1] - narrow[0] < 0.5 * (high - low) or not low < value < high:
+                found[name] = narrow
+    return found
+
+
+def starts(model: Model, over: Mapping[str, Any], count: int, seed: int) -> list[dict[str, Any]]:
+    """Return where to start: at the model's values, at short bandwidths with strict equations, and at Sobol points."""
+    strict: dict[str, Any] = {}
+    for name, (low, high) in over.items():
+        now = np.asarray(model.parameters[name])
+        if name.endswith(".bandwidth"):
+            strict[name] = np.clip(SHORTER * now, low, high)
+        elif name.endswith("rho"):
+            strict[name] = np.clip(STRICTER * np.asarray(low), low, np.maximum(now, low))
+    where = space(model, over)
+    others = where.sobol(max(count - 2, 0), seed)
+    return [{}, strict, *(where.named(where.decode(u)) for u in others)][:count]
+
+
+def cautions(problem: Problem, found: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield, in words, what may be wrong with what was chosen."""
+    bounds, errors = dict(found["at_bounds"]), found["standard_errors"]
+    if found["ending"] not in ("converged", "fixed"):
+        yield f"the search has not converged: {found['reason']}"
+    for name in problem.inferred:
+        side, error = bounds.pop(name, ""), errors.get(name)
+        if side:
+            yield f"{name} is at its {side} bound: it wants to go further, or something else in the problem is wrong"
+        elif name in errors and (error is None or not math.isfinite(error)):
+            yield f"{name} has no standard error: the score has no clear minimum there; deviations leave it out"
+    for name in [name for name in bounds if name.endswith(("rho", "gamma"))]:
+        side, text = bounds.pop(name), parameter_text(name, problem)
+        if side == "upper":
+            what = "the equation is" if name.endswith("rho") else "the readings are"
+            yield f"{text} is at its upper bound: {what} taken for noise, and the model has failed"
+    short = [name for name, side in bounds.items() if "bandwidth" in name and side == "lower"]
+    if short:
+        which = ", ".join(parameter_text(name, problem) for name in short)
+        yield f"at the lower bound: {which}. No smooth function fits: something is wrong, or nodes or starts are too few"
+    others = [f"{parameter_text(name, problem)} ({side})" for name, side in bounds.items() if name not in short]
+    if others:
+        yield f"at a bound: {', '.join(others)}. Mostly harmless: the score hardly depends on it"
+    ends = [0.5 * found["row"]["size"] * run["pile"] for run in found["runs"]]
+    behind = [end - min(ends) for end in ends if math.isfinite(end) and end - min(ends) > CLOSE] if ends else []
+    if len(ends) > 1 and len(behind) >= len(ends) - 1:
+        shown = ", ".join(f"{gap:.3g}" for gap in sorted(behind))
+        yield f"one of {len(ends)} starts came to this score; the others ended {shown} nats behind. Try more starts"
+    for block in blocks:
+        if block["residual"] > MISSED:
+            yield f"{block['name']} is missed by {block['residual']:.1f} of its deviations: something contradicts it"
+
+
+def _nothing() -> dict[str, Any]:
+    return {
+        "values": {},
+        "standard_errors": {},
+        "covariance": None,
+        "at_bounds": {},
+        "runs": [],
+        "ending": "fixed",
+        "reason": "",
+        "evaluations": 1,
+    }
+
+
+def _of_minimum(best: Minimum, covariance: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "values": dict(best.values),
+        "standard_errors": dict(best.standard_errors),
+        "covariance": covariance,
+        "at_bounds": dict(best.at_bounds),
+        "ending": best.ending,
+        "reason": best.reason,
+        "evaluations": best.evaluations,
+        "runs": [
+            {name: getattr(run, name) for name in ("start", "end", "pile", "ending", "reason")} for run in best.runs
+        ],
+        "row": row(best, False, False),
+    }
