@@ -48,19 +48,17 @@ def test_data_files_are_those_that_make_writes(tmp_path):
 def test_solutions_satisfy_their_equations_and_conditions(name, monkeypatch):
     problem = ps.load_problem(EXAMPLES / name / "problem.toml")
     example = make.EXAMPLES[name]
+    model = problem.model.replace(example.parameters) if example.parameters else problem.model
     with monkeypatch.context() as patched:
         patched.setattr(make, "np", jnp)  # the same formulas, differentiable
 
         def truth(point):
             return example.solution(point[None])[0]
 
-        for block in problem.model.physics:
+        for block in model.physics:
             if block.nodes is not None and block.nodes.rule is None:
                 continue  # values from a file are noisy
             operator = block.operator
-            if operator.has_parameters:
-                (text,) = ("dt(u) + velocity*dx(u) - diffusivity*dxx(u)",)
-                operator = problem.operator(text, example.parameters)
             scale = max(1.0, float(np.abs(block.values).max()))
             for i in {0, block.size // 3}:
                 assert float(operator(truth)(block.points[i])) == pytest.approx(block.values[i], abs=1e-9 * scale)
@@ -74,13 +72,14 @@ def test_the_mean_is_near_the_truth_and_the_deviation_says_how_near(solved):
     error = table["u"].to_numpy() - truth
     assert math.sqrt(np.mean(error**2) / np.mean(truth**2)) < ERRORS[name]
     scaled = error / table["u_std"].to_numpy()
-    assert 0.2 < math.sqrt(np.mean(scaled[np.isfinite(scaled)] ** 2)) < 2.0
-    assert found.summary["warnings"] == []
+    assert 0.2 < math.sqrt(np.mean(scaled**2)) < 2.0
+    assert all("harmless" in text for text in found.summary["warnings"])
     assert all(each["ending"] == "converged" for each in found.summary["kernels"])
 
 
 def test_inferred_parameters_lie_within_two_standard_errors(solved):
     name, found = solved
+    assert tuple(make.EXAMPLES[name].parameters) == found.problem.inferred
     for parameter, value in make.EXAMPLES[name].parameters.items():
         assert abs(found.values[parameter] - value) < 2 * found.standard_errors[parameter]
         assert found.standard_errors[parameter] < 0.06 * value  # the data say something

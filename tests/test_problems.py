@@ -163,7 +163,8 @@ def test_what_is_left_out_is_chosen_in_bounds_that_follow_the_units(tmp_path: Pa
 
 
 def test_auto_scores_the_data_given_the_physics_where_a_parameter_is_unknown(tmp_path: Path) -> None:
-    assert not ps.load_problem(write(tmp_path)).given_physics
+    assert not ps.load_problem(write(tmp_path, GOOD.replace("value = 0", "value = 1"))).given_physics
+    assert ps.load_problem(write(tmp_path)).given_physics  # all that is imposed is zero
     problem = ps.load_problem(write(tmp_path, GOOD.replace("k = 0.3", "k = { unknown = [0.1, 1.0] }")))
     assert problem.given_physics
     assert problem.over["rbf"]["k"] == (0.1, 1.0)
@@ -210,7 +211,7 @@ BAD = {
     "nonlinear": (("dt(u)", "dt(u) + u*dx(u)"), ["problem.toml:8", "not linear in u", "not supported yet"]),
     "import": (("dt(u)", "__import__('os').system('ls')"), ["problem.toml:8"]),
     "attribute": (("dt(u)", "u.__class__"), ["problem.toml:8"]),
-    "too deep": (("dt(u)", "(" * 10_000 + "u" + ")" * 10_000), ["problem.toml:8", "4000 characters"]),
+    "10,000 deep": (("dt(u)", "(" * 10_000 + "u" + ")" * 10_000), ["problem.toml:8", "4000 characters"]),
     "negative nodes": (("nodes = 4", "nodes = -4"), ["problem.toml:9", "found -4", "whole number"]),
     "too many nodes": (("nodes = 4", "nodes = 100000"), ["problem.toml:9", "10000000000 nodes"]),
     "face": (('"x = 1"]', '"x = 2"]'), ["problem.toml:12: [[condition]] 1: face", "0 or 1"]),
@@ -258,7 +259,7 @@ BAD = {
         ("[[kernel]]", '[[constraint]]\nequation = "integral(u, x) = 1"\n[[kernel]]'),
         ["problem.toml:19", "values of t"],
     ),
-    "score without data": (
+    "misspelt score": (
         ("[[kernel]]", '[select]\nscore = "data-given-physic"\n[[kernel]]'),
         ["problem.toml:20", "data-given-physics"],
     ),
@@ -273,6 +274,140 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, name: str) -> None:
     for word in words:
         assert word in found
     assert len(found) < 1500
+
+
+MORE = {
+    "coordinate called self": ("[domain]\nself = [0, 1]\n[[equation]]\nequation = 'dself(u) = 1'\n", []),
+    "coordinates called as arguments are": (
+        "[domain]\nplace = [0, 1]\nfunction = [0, 1]\n"
+        "[[constraint]]\nequation = 'integral(u, function) = 1'\nat = { place = 1 }\n",
+        [],
+    ),
+    "an operator that is zero there": (
+        "[domain]\nx = [0, 1]\n[[condition]]\ntype = 'operator'\noperator = 'x*u'\nface = 'x = 0'\nvalue = 0\n",
+        ["problem.toml:3: [[condition]] 1", "zero at all its points"],
+    ),
+    "no data to infer from": (
+        "[domain]\nx = [0, 1]\n[parameters]\nk = { unknown = [1, 2] }\n[[equation]]\nequation = 'k*dx(u) = 1'\n",
+        ["problem.toml:4: [parameters]: k", "no [[data]]"],
+    ),
+    "a score that needs data": (
+        "[domain]\nx = [0, 1]\n[[equation]]\nequation = 'dx(u) = 1'\n[select]\nscore = 'data-given-physics'\n",
+        ["problem.toml:6", "no [[data]]"],
+    ),
+    "a parameter that is a keyword": (
+        "[domain]\nx = [0, 1]\n[parameters]\nlambda = 2.0\n[[equation]]\nequation = 'dx(u) = 1'\n",
+        ["problem.toml:4: [parameters]: lambda"],
+    ),
+    "a parameter that the model has": (
+        "[domain]\nx = [0, 1]\n[parameters]\nrho = { unknown = [1, 2] }\n[[equation]]\nequation = 'rho*dx(u) = 1'\n",
+        ["problem.toml:4: [parameters]: rho", "of its own"],
+    ),
+    "sobol without nodes": (
+        "[domain]\nx = [0, 1]\ny = [0, 1]\n[[equation]]\nequation = 'dx(u) = 1'\nrule = 'sobol'\n",
+        [],
+    ),
+    "values that are too large": (
+        "[domain]\nx = [0, 1]\n[[equation]]\nequation = 'dx(u) = 1e200'\n",
+        ["problem.toml:3", "1.0e+200"],
+    ),
+    "too many integrals": (
+        "[domain]\nt = [0, 1]\nx = [0, 1]\n[[constraint]]\nequation = 'integral(u, x) = 1'\nnodes = 700\n"
+        f"at = {{ t = {[i / 2000 for i in range(1500)]} }}\n",
+        ["problem.toml:7", "1500 integrals of 700 nodes"],
+    ),
+    "sin(pi*x) at a corner": (
+        "[domain]\nt = [0, 1]\nx = [0, 1]\n[[condition]]\ntype = 'dirichlet'\nface = 't = 0'\nvalue = 'sin(pi*x)'\n"
+        "[[condition]]\ntype = 'dirichlet'\nface = ['x = 0', 'x = 1']\nvalue = 'sin(pi*x)'\n"
+        "[[condition]]\ntype = 'periodic'\nface = ['x = 0', 'x = 1']\n",
+        [],
+    ),
+    "the same flux by two names": (
+        "[domain]\nx = [0, 1]\n[[condition]]\ntype = 'neumann'\nface = 'x = 0'\nvalue = 0\n"
+        "[[condition]]\ntype = 'operator'\noperator = 'dx(u)'\nface = 'x = 0'\nvalue = 5\n",
+        ["problem.toml:11", "it is 0 by the one and 5 by the other"],
+    ),
+    "a Robin condition that is none": (
+        "[domain]\nx = [0, 1]\n[[condition]]\ntype = 'dirichlet'\nface = 'x = 0'\nvalue = 0\n"
+        "[[condition]]\ntype = 'robin'\na = 2\nb = 0\nface = 'x = 0'\nvalue = 5\n",
+        ["it is 0 by the one and 2.5 by the other"],
+    ),
+    "title of two lines": (
+        'title = "a\\nb"\n[domain]\nx = [0, 1]\n[[equation]]\nequation = "dx(u) = 1"\n',
+        ["problem.toml:1"],
+    ),
+    "an initial condition": (
+        "[domain]\nt = [0, 1]\n[[condition]]\ntype = 'initial'\nface = 't = 0'\nvalue = 0\n",
+        ["problem.toml:4", 'dirichlet, on the face "t = 0"'],
+    ),
+    "backslash": (
+        "[domain]\nx = [0, 1]\n[[data]]\nfile = 'deep\\r.csv'\nvalue = 'u'\n",
+        ["problem.toml:4", "with / between names"],
+    ),
+    "one column for two coordinates": (
+        "[domain]\nx = [0, 1]\ny = [0, 1]\n[[data]]\nfile = 'readings.csv'\nvalue = 'u'\ncolumns = { y = 'x' }\n",
+        ["problem.toml:7", "a column of its own"],
+    ),
+    "a Greek letter": ("[domain]\nθ = [0, 1]\n", ["problem.toml:2", "written in quotes"]),
+    "too deep": (
+        f"[domain]\nx = [0, 1]\n[[equation]]\nequation = '{'sin(' * 150}x{')' * 150}*u = 1'\n",
+        ["problem.toml:4", "deep"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_more_files(tmp_path: Path, name: str) -> None:
+    text, words = MORE[name]
+    path = write(tmp_path, text)
+    if not words:
+        assert ps.load_problem(path).warnings == ()
+        return
+    found = "\n".join(mistakes(path))
+    for word in words:
+        assert word in found
+
+
+def test_readings_that_contradict_each_other_among_many(tmp_path: Path) -> None:
+    rows = "".join(f"0.5,0.5,{u},{s}\n" for u, s in ((1.0, 0.01), (2.0, 0.01), (0.0, 1000.0), (3.0, 1000.0)))
+    path = write(tmp_path, GOOD.replace("readings.csv", "other.csv"), other="t,x,u,sigma\n" + rows)
+    assert "1 in other.csv line 2, 2 in other.csv line 3" in mistakes(path)[0]
+
+
+def test_sizes_are_those_of_the_unknown_where_it_is_known(tmp_path: Path) -> None:
+    text = '[domain]\nx = [0, 1]\n[[equation]]\nequation = "dxx(u) = -(40*pi)**2*sin(40*pi*x)"\nnodes = 100\n'
+    text += '[[condition]]\ntype = "dirichlet"\nface = "x = 0"\nvalue = VALUE\n'
+    known, zero = (ps.load_problem(write(tmp_path, text.replace("VALUE", value))) for value in ("1", "0"))
+    held = [float(np.sqrt(1.0 / problem.model.physics[1].weights[0])) for problem in (known, zero)]
+    assert held[0] == pytest.approx(1e-3)
+    assert held[1] < 0.05  # the source alone says how large the unknown is, within a factor
+
+
+def test_shared_noise_of_readings_far_from_zero(tmp_path: Path) -> None:
+    rows = "".join(f"0.{i},0.5,{300 + 0.01 * (-1) ** i}\n" for i in range(1, 9))
+    path = write(
+        tmp_path, GOOD.replace("readings.csv", "kelvin.csv").replace('noise = "sigma"\n', ""), kelvin="t,x,u\n" + rows
+    )
+    low, high = ps.load_problem(path).over["rbf"]["gamma"]
+    assert low < 2 * 0.001**2
+    assert high >= 2 * 0.0099**2
+
+
+def test_bounds_of_parts_of_kernels_are_their_own(tmp_path: Path) -> None:
+    table = (
+        'type = "product"\nparts = [{ type = "periodic", on = ["x"], period = { unknown = [1, 2] }, bandwidth = 0.7 }, '
+        '{ type = "sum", parts = [{ type = "rbf", bandwidth = { unknown = [3, 4] } }, '
+        '{ type = "matern", nu = 5.5, on = ["t"] }] }]'
+    )
+    problem = ps.load_problem(
+        write(tmp_path, GOOD.replace("t = [0, 1]", "t = [0, 100]").replace('type = "rbf"', table))
+    )
+    (over,) = problem.over.values()
+    chosen = {name: np.ravel(bounds).tolist() for name, bounds in over.items() if name.startswith("kernel")}
+    assert list(chosen.values()) == [[1, 2], [3, 4], [2, 1000]]
+    assert [name.rsplit(".", 1)[-1] for name in chosen] == ["period", "bandwidth", "bandwidth"]
+    for name, (low, high) in chosen.items():
+        assert np.all((low <= problem.model.parameters[name]) & (problem.model.parameters[name] <= high))
 
 
 CELLS = {

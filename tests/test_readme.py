@@ -46,7 +46,9 @@ def test_page_on_problem_files(tmp_path, monkeypatch):
     page = DOCS / "problems.md"
     keys = runpy.run_path(str(DOCS / "keys.py"))
     assert page.read_text(encoding="utf-8") == keys["page"](page.read_text(encoding="utf-8")), "run docs/keys.py"
-    blocks = dict(re.findall(r"```(toml|python)\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S))
+    found = re.findall(r"```(toml|python)\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S)
+    assert [kind for kind, _ in found] == ["toml", "toml", "python"]
+    blocks = {"toml": found[0][1] + found[1][1], "python": found[2][1]}
     shutil.copy(EXAMPLES / "transport" / "stations.csv", tmp_path)
     (tmp_path / "problem.toml").write_text(blocks["toml"], encoding="utf-8")
     assert ps.load_problem(tmp_path / "problem.toml").given_physics

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import xarray as xr
 
 import pilescore as ps
 from pilescore import cli
+from pilescore.folders import Folder
+from pilescore.outcomes import cautions
 from pilescore.selection_report import selection_report, with_error
 
 from .browser import check_page, open_page
@@ -70,10 +73,13 @@ def test_it_finds_what_the_library_finds(selected):
     place, _ = selected
     found = ps.load_selection(place / "out")
     problem = ps.load_problem(place / "problem" / "problem.toml")
-    expected = ps.search(problem.models, problem.over["rbf"], starts=2, given_physics=True, progress=False)
-    assert list(found.table.index) == list(expected.table.index)
-    assert found.values == expected.best.values  # bit by bit
-    assert found.standard_errors == pytest.approx(expected.best.standard_errors, nan_ok=True)
+    expected = ps.search(problem.models, problem.over["rbf"], starts=4, given_physics=True, progress=False)
+    for kernel, best in expected.minima.items():  # the score is flat: other starts end elsewhere, within a nat
+        assert abs(found.table.loc[kernel, "pile"] - best.pile.value) * 25 / 2 < 1.0
+    assert ps.pile(found.model, given_physics=True).value == pytest.approx(found.summary["pile"], abs=1e-9)
+    best = expected.minima[found.kernel]
+    assert found.values["rate"] == pytest.approx(best.values["rate"], abs=0.1 * best.standard_errors["rate"])
+    assert found.standard_errors["rate"] == pytest.approx(best.standard_errors["rate"], rel=0.1)
     assert abs(found.values["rate"] - 0.7) < 2 * found.standard_errors["rate"]
 
 
@@ -85,7 +91,7 @@ def test_what_it_prints_and_writes(selected):
     assert "← chosen" in done.stdout
     names = {path.relative_to(place / "out").as_posix() for path in (place / "out").rglob("*") if path.is_file()}
     figures = {f"figures/{name}.{kind}" for name in ("solution", "readings") for kind in ("png", "pdf")}
-    kept = {"problem/problem.toml", "problem/deep/decay.csv"}
+    kept = {"pilescore-problem/problem.toml", "pilescore-problem/deep/decay.csv"}
     assert names == {"report.html", "results.nc", "summary.json", "predictions.csv"} | figures | kept
 
 
@@ -119,7 +125,7 @@ def test_predictions_in_a_new_process_are_those_of_this_one(selected, tmp_path):
     pd.testing.assert_frame_equal(written, here, rtol=1e-10, atol=1e-12)
     model = ps.load_problem(place / "problem" / "problem.toml").models[found.kernel].replace(found.values)
     np.testing.assert_allclose(here["u"], ps.posterior(model).mean(points), rtol=1e-10)
-    np.testing.assert_allclose(here["u_std"], ps.posterior(model).std(points), rtol=1e-10)
+    assert (here["u_std"] > ps.posterior(model).std(points)).all()  # the rate is not known exactly
     assert (here["dt(u) + rate*u"].abs() < 0.05).all()  # the equation holds, with the rate that was found
     kept = pd.read_csv(place / "out" / "predictions.csv")
     pd.testing.assert_frame_equal(kept, found.predict(), rtol=1e-10)
@@ -171,18 +177,18 @@ def test_other_work_is_not_touched(selected, tmp_path):
     place, _ = selected
     changed = problem_in(tmp_path / "changed", TEXT.replace("0.02", "0.03"))
     before = (place / "out" / "summary.json").read_bytes()
-    with pytest.raises(ps.InputError, match="holds other work: problem was"):
+    with pytest.raises(ps.InputError, match="holds other work: the problem has changed since"):
         ps.select(ps.load_problem(changed), place / "out", resume=True)
     with pytest.raises(ps.InputError, match="is not empty"):
         ps.select(ps.load_problem(changed), place / "out")
     assert (place / "out" / "summary.json").read_bytes() == before
     with pytest.raises(ps.InputError, match="finished selection"):
         ps.load_selection(place)
-    (place / "out" / "problem" / "deep" / "decay.csv").rename(place / "kept.csv")
-    (place / "out" / "problem" / "deep" / "decay.csv").write_text("t,u\n0,1\n")
+    (place / "out" / "pilescore-problem" / "deep" / "decay.csv").rename(place / "kept.csv")
+    (place / "out" / "pilescore-problem" / "deep" / "decay.csv").write_text("t,u\n0,1\n")
     with pytest.raises(ps.InputError, match="has been changed"):
         ps.load_selection(place / "out")
-    (place / "kept.csv").rename(place / "out" / "problem" / "deep" / "decay.csv")
+    (place / "kept.csv").rename(place / "out" / "pilescore-problem" / "deep" / "decay.csv")
 
 
 def test_what_is_fixed_is_only_scored_and_what_fails_is_said(tmp_path):
@@ -193,7 +199,7 @@ def test_what_is_fixed_is_only_scored_and_what_fails_is_said(tmp_path):
     path = problem_in(tmp_path / "p", text + "[temperatures]\neta = 1.0\n")
     found = ps.select(ps.load_problem(path), tmp_path / "out")
     assert found.values == {}
-    assert found.summary["pile"] == float(ps.pile(found.problem.models[found.kernel]))
+    assert found.summary["pile"] == float(ps.pile(found.problem.models[found.kernel], given_physics=True))
     with pytest.raises(ps.InputError, match="is not empty"):
         ps.select(ps.load_problem(path), tmp_path / "out")
     again = ps.select(ps.load_problem(path), tmp_path / "out", overwrite=True)
@@ -216,6 +222,140 @@ def test_the_report_in_a_browser(browser, selected):
     assert [figure.name for figure in report.figures] == ["solution", "readings"]
     for words in ("decay", "rate, inferred", "The solution", "matern-2.5", "(∂t + rate) u", "rho of equation"):
         assert words in text
+
+
+def test_deviations_hold_the_uncertainty_of_inferred_parameters(selected):
+    found = ps.load_selection(selected[0] / "out")
+    points = np.array([[0.5], [2.5]])
+    table = found.predict(points, ["u", "rate*u"])
+    draws = np.random.default_rng(0).normal(found.values["rate"], found.standard_errors["rate"], 300)
+    means = []
+    for rate in draws:  # the law of total variance, by simulation
+        post = ps.posterior(found.model.replace({"rate": rate}))
+        means.append([post.mean(points), rate * post.mean(points)])
+    variance = np.var(means, axis=0) + np.array([found.posterior.variance(points)] * 2) * [
+        [1],
+        [found.values["rate"] ** 2],
+    ]
+    np.testing.assert_allclose(table["u_std"], np.sqrt(variance[0]), rtol=0.1)
+    np.testing.assert_allclose(table["rate*u_std"], np.sqrt(variance[1]), rtol=0.1)
+
+
+def test_files_of_the_user_are_never_removed(tmp_path):
+    text = TEXT.replace("{ unknown = [0.1, 10.0] }", "0.7").replace("nodes = 10", "nodes = 10\nnoise = 0.01")
+    text = text[: text.index("[[kernel]]")] + '[[kernel]]\ntype = "rbf"\nbandwidth = 1.0\n[temperatures]\neta = 1.0\n'
+    path = problem_in(tmp_path / "proj" / "pilescore-problem", text)
+    with pytest.raises(ps.InputError, match="cannot hold the problem"):
+        ps.select(ps.load_problem(path), tmp_path / "proj", overwrite=True)
+    assert path.read_text() == text
+    path = problem_in(tmp_path / "other", text)
+    ps.select(ps.load_problem(path), tmp_path / "out")
+    (tmp_path / "out" / "pilescore-problem" / "thesis.tex").write_text("mine")
+    (tmp_path / "out" / "figures").mkdir()
+    (tmp_path / "out" / "figures" / "readings.png").write_text("old")
+    ps.select(ps.load_problem(path), tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out" / "pilescore-problem" / "thesis.tex").read_text() == "mine"
+    assert not (tmp_path / "out" / "figures" / "readings.png").exists()
+    problem = ps.load_problem(path)
+    (tmp_path / "other" / "deep" / "decay.csv").write_text("t,u\n0,1\n")
+    with pytest.raises(ps.InputError, match="have changed since they were loaded"):
+        ps.select(problem, tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"settings": {"file": 5}},
+        {"settings": {}},
+        {"kernels": []},
+        {"kernel": "nope"},
+        {"warnings": 5},
+        {"blocks": [5]},
+        {"kernels": 3},
+    ],
+)
+def test_a_damaged_directory_is_refused(selected, tmp_path, change):
+    shutil.copytree(selected[0] / "out", tmp_path / "out")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    (tmp_path / "out" / "summary.json").write_text(json.dumps(summary | change))
+    with pytest.raises(ps.InputError):
+        ps.load_selection(tmp_path / "out")
+
+
+def test_a_summary_cannot_lead_elsewhere(selected, tmp_path, capsys):
+    shutil.copytree(selected[0] / "out", tmp_path / "out")
+    (tmp_path / "precious").write_text("mine")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    summary["settings"]["file"] = "../../precious"
+    summary |= {"files": ["../precious", "/etc/hostname", 7, "a\0b"], "figures": ["../../precious", {}]}
+    (tmp_path / "out" / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(ps.InputError, match="the name of a file"):
+        ps.load_selection(tmp_path / "out")
+    code, *_ = run(capsys, "select", selected[0] / "problem" / "problem.toml", "--out", tmp_path / "out")
+    assert code == 2
+    folder = Folder(tmp_path / "out", {"a": 1}, overwrite=True)
+    with folder.entered():
+        assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_a_short_solution_is_found_and_lonely_starts_are_said(tmp_path):
+    text = """\
+[domain]
+x = [0, 1]
+[[equation]]
+equation = "dxx(u) = -(12*pi)**2*sin(12*pi*x)"
+nodes = 70
+[[condition]]
+type = "dirichlet"
+face = "all"
+value = 0
+[select]
+starts = 2
+"""
+    (tmp_path / "problem.toml").write_text(text)
+    found = ps.select(ps.load_problem(tmp_path / "problem.toml"), tmp_path / "out", progress=False)
+    x = np.linspace(0, 1, 41)
+    np.testing.assert_allclose(found.predict(x)["u"], np.sin(12 * np.pi * x), atol=0.01)
+
+
+def outcome(**changes):
+    """What choosing gave, as it is kept."""
+    given = {
+        "values": {"rate": 0.7},
+        "standard_errors": {"rate": 0.1},
+        "at_bounds": {},
+        "ending": "converged",
+        "reason": "",
+    }
+    return given | {"runs": [{"pile": 0.0}, {"pile": 0.001}], "row": {"size": 100}} | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "residual", "words"),
+    [
+        ({}, 1.0, ""),
+        ({"at_bounds": {"rate": "upper"}}, 1.0, "rate is at its upper bound: it wants to go further"),
+        ({"standard_errors": {"rate": float("nan")}}, 1.0, "rate has no standard error"),
+        ({"ending": "stalled", "reason": "no step lowers PILE"}, 1.0, "not converged: no step lowers PILE"),
+        (
+            {"at_bounds": {"physics.0.rho": "upper"}},
+            1.0,
+            "rho of equation is at its upper bound: the equation is taken for noise",
+        ),
+        ({"at_bounds": {"physics.0.rho": "lower"}}, 1.0, ""),
+        ({"at_bounds": {"gamma": "upper"}}, 1.0, "the readings are taken for noise"),
+        ({"at_bounds": {"kernel.bandwidth": "lower"}}, 1.0, "No smooth function fits"),
+        ({"at_bounds": {"eta": "upper"}}, 1.0, "Mostly harmless"),
+        ({"runs": [{"pile": 0.0}, {"pile": 1.0}]}, 1.0, "one of 2 starts came to this score; the others ended 50 nats"),
+        ({"runs": [{"pile": 0.0}, {"pile": 0.0}, {"pile": 1.0}]}, 1.0, ""),
+        ({}, 5.0, "equation is missed by 5.0 of its deviations"),
+    ],
+)
+def test_what_is_worth_a_caution(selected, changes, residual, words):
+    problem = ps.load_problem(selected[0] / "problem" / "problem.toml")
+    said = list(cautions(problem, outcome(**changes), [{"name": "equation", "residual": residual}]))
+    assert len(said) == bool(words)
+    assert words in "".join(said)
 
 
 @pytest.mark.parametrize(

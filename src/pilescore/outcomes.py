@@ -164,7 +164,7 @@ def cautions(problem: Problem, found: Mapping[str, Any], blocks: Sequence[Mappin
     short = [name for name, side in bounds.items() if "bandwidth" in name and side == "lower"]
     if short:
         which = ", ".join(parameter_text(name, problem) for name in short)
-        yield f"at the lower bound: {which}. No smooth function fits: something is wrong, or nodes or starts are too few"
+        yield f"at the lower bound: {which}. No smooth function fits: something is wrong, or nodes or starts too few"
     others = [f"{parameter_text(name, problem)} ({side})" for name, side in bounds.items() if name not in short]
     if others:
         yield f"at a bound: {', '.join(others)}. Mostly harmless: the score hardly depends on it"

@@ -194,7 +194,7 @@ def select(
     copy = folder.path / COPY
     if copy.is_symlink() or problem.path.resolve().is_relative_to(copy.resolve()):
         raise InputError(
-            f"out: {copy} is where the copy of a problem goes, not a place for problems; use another directory"
+            f"out: {copy} is for the copy of a problem, and cannot hold the problem; use another directory"
         )
     contents = _contents(problem)
     with folder.entered():

@@ -149,7 +149,7 @@ def _values(held: Held, on: Slice) -> tuple[np.ndarray, np.ndarray]:
     free = on.dimension - len(on.fixed)
     nodes = on(ClenshawCurtis(SAMPLES.get(free, 3)))
     assert held.value is not None
-    return nodes.points, evaluate(held.value, nodes.points, "value").astype(float) / _leading(held.operator)
+    return nodes.points, evaluate(held.value, nodes.points, "value").astype(float) / _leading(held.operator) + 0.0
 
 
 def _largest(held: Sequence[Held]) -> float:

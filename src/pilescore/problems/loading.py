@@ -155,7 +155,7 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
             name = free_name(each.name, {*models})
             models[name] = model
             over[name] = candidates.kernel_bounds(model, each.leaves) | dict(set_up.over) | bounds
-    given = choosing.score == "data-given-physics" or (choosing.score == "auto" and _is_given(set_up, pieces))
+    given = choosing.score == "data-given-physics" or (choosing.score == "auto" and _is_given(set_up))
     for model in list(models.values())[:1]:
         notes.attempt((), _check_memory, model)
     notes.finish()
@@ -328,13 +328,12 @@ def _parameters(block: Observation) -> list[str]:
     return [atom.name for atom in block.operator.atoms if isinstance(atom, Parameter)]
 
 
-def _is_given(set_up: Setting, pieces: Mapping[str, Sequence[Piece]]) -> bool:
-    """Whether to score the data given the physics: where an equation has unknown parameters or a right side of zero.
+def _is_given(set_up: Setting) -> bool:
+    """Whether to score the data given the physics: where it has unknown parameters, or all its values are zero.
 
     There PILE proper rewards an operator, or a prior, for being small.
     """
-    equations = [block for piece in pieces["equation"] for block in piece.blocks]
-    silent = bool(equations) and not any(block.values.any() for block in equations)
+    silent = bool(set_up.physics) and not any(block.values.any() for block in set_up.physics)
     return bool(set_up.data) and (silent or any(_parameters(block) for block in set_up.physics))
 
 

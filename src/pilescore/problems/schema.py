@@ -262,8 +262,8 @@ class Temperatures(Table):
 
 
 AUTO = (
-    '"pile", "data-given-physics", or "auto": the latter where there are data, and equations have unknown parameters '
-    "or right-hand sides of zero only"
+    '"pile", "data-given-physics", or "auto": the latter where there are data, and an equation has an unknown parameter '
+    "or the values of all equations and conditions are zero"
 )
 
 
