@@ -262,7 +262,7 @@ class Temperatures(Table):
 
 
 AUTO = (
-    '"pile", "data-given-physics", or "auto": the latter where there are data, and an equation has an unknown parameter '
+    '"pile", "data-given-physics", or "auto": the latter where there are data, and equations have unknown parameters '
     "or the values of all equations and conditions are zero"
 )
 
