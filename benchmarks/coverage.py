@@ -33,21 +33,13 @@ def made() -> Any:
     return module
 
 
-def inferred(seed: int) -> ps.Minimum:
-    """Return the minimum with the readings of a seed, as `pilescore select` finds it."""
+def inferred(seed: int) -> ps.Selection:
+    """Return what `pilescore select` finds with the readings of a seed."""
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         made().write(place, seed)
         shutil.copy(EXAMPLES / NAME / "problem.toml", place / NAME)
-        problem = ps.load_problem(place / NAME / "problem.toml")
-    return ps.minimize(
-        problem.model,
-        problem.over["rbf"],
-        starts=problem.starts,
-        seed=problem.seed,
-        given_physics=problem.given_physics,
-        progress=False,
-    )
+        return ps.select(ps.load_problem(place / NAME / "problem.toml"), place / "found", progress=False)
 
 
 def main() -> int:

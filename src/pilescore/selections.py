@@ -226,14 +226,15 @@ def load_selection(directory: str | os.PathLike[str]) -> Selection:
             f"{path}: expected the directory of a finished selection, as `pilescore select FILE --out DIR` makes it; "
             f"{SUMMARY} or {RESULTS} is not there, or damaged"
         ) from error
-    require(results is not None, "directory", str(path), f"a directory with {RESULTS}")
+    if results is None:
+        raise InputError(f"{path}: {RESULTS} is not there")
     require(Path(name).name == name, f"{SUMMARY}: file", name, "the name of a file")
     problem = load_problem(path / COPY / name)
     if problem.digest != summary["settings"][f"problem{DIGEST}"]:
         raise InputError(f"{path / COPY}: the copy of the problem has been changed; select again")
     names = [each["name"] for each in summary["kernels"]]
     require(summary["kernel"] in names and {*names} <= {*problem.models}, SUMMARY, names, "kernels of the problem")
-    return Selection(path, problem, summary, results)  # type: ignore[arg-type]
+    return Selection(path, problem, summary, results)
 
 
 class _Row(BaseModel):
