@@ -372,7 +372,12 @@ BAD = [
     ("function", "x^2", "'^' at column 2: write ** for a power", 2),
     ("operator", "u_xx", "write dxx(u)", 1),
     ("operator", "uxx", "write dxx(u)", 1),
-    ("operator", "u.x", "'.' at column 2: nothing is reached by a dot; write derivatives as dx(u)", 2),
+    (
+        "operator",
+        "u.x",
+        "'.' at column 2: nothing is reached by a dot; write sin(x), not np.sin(x), and derivatives as dx(u)",
+        2,
+    ),
     ("operator", "u(x)", "u takes no argument: write u", 1),
     ("operator", "c(x)*u", "c takes no argument: write c", 1),
     ("operator", "dx*u", "is a derivative: write dx(u)", 1),
