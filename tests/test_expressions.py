@@ -603,7 +603,7 @@ def test_names_refused(options: dict[str, Any], words: str) -> None:
 def test_names_that_are_no_texts_are_refused() -> None:
     for names in ((3,), ("x", None)):
         with pytest.raises(ExpressionError, match="cannot be called so"):
-            Language(names)  # type: ignore[arg-type]
+            Language(names)
 
 
 def test_names_of_functions_are_checked() -> None:

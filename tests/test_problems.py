@@ -7,6 +7,7 @@ import os
 import re
 import threading
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -98,6 +99,10 @@ CONDITIONS = {
 }
 
 
+def smooth(p: Any) -> Any:
+    return jnp.sin(2 * p[0] + p[1]) * p[1]
+
+
 @pytest.mark.parametrize("table", CONDITIONS)
 def test_conditions_are_those_of_the_library(tmp_path: Path, table: str) -> None:
     text = f"[domain]\nt = [0, 2]\nx = [0, 1]\n[temperatures]\nrho = 0.1\n[[condition]]\nnodes = 5\n{table}\n"
@@ -109,9 +114,8 @@ def test_conditions_are_those_of_the_library(tmp_path: Path, table: str) -> None
         np.testing.assert_allclose(block.points, other.points)
         np.testing.assert_allclose(block.values, other.values)
         np.testing.assert_allclose(block.weights, other.weights)
-        f = lambda p: jnp.sin(2 * p[0] + p[1]) * p[1]  # noqa: E731
         at = np.array([0.7, 0.4])
-        np.testing.assert_allclose(block.operator(f)(at), other.operator(f)(at))
+        np.testing.assert_allclose(block.operator(smooth)(at), other.operator(smooth)(at))
 
 
 def test_integrals_and_values_from_files(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 from jaxtyping import Float
 
+from .atoms import Field, MultiIndex, Parameter
 from .errors import InputError, OutsideDomainWarning, SmoothnessError, as_array, as_positive, nearest, require
 from .kernels import Kernel, Positive
 from .observations import Observation, check_names, labels
-from .operators import Field, MultiIndex, Parameter
 
 Path: TypeAlias = tuple[Any, ...]
 TEMPERATURES = {"data": "gamma", "physics": "rho"}

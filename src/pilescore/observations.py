@@ -17,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .atoms import MultiIndex
 from .domains import Nodes, Region
 from .errors import InputError, as_array, as_points, as_positive, as_vector, call, check_coordinates, require
-from .operators import MultiIndex, Operator, identity
+from .operators import Operator, identity
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -18,16 +18,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .errors import InputError, as_array, as_count, call, check_coordinates, require
+from .atoms import (
+    Atom,
+    Coefficient,
+    Field,
+    Monomial,
+    MultiIndex,
+    Parameter,
+    derivative_text,
+    number_text,
+    partial,
+    power_text,
+)
+from .errors import InputError, as_array, as_count, check_coordinates, require
 
-MultiIndex: TypeAlias = tuple[int, ...]
 RESERVED = ("kernel", "data", "physics")
 """First parts of the names of a model's hyperparameters, which a function inside an operator cannot have."""
-
-Monomial: TypeAlias = tuple[tuple[int, int], ...]
-"""Powers of atoms, `((index of atom, power), …)`, sorted, none of them zero; empty for the number one."""
-Coefficient: TypeAlias = tuple[tuple[Monomial, float], ...]
-"""A polynomial in the atoms: its monomials with their factors."""
 
 
 @runtime_checkable
@@ -38,52 +44,6 @@ class HasCoordinates(Protocol):
     def names(self) -> tuple[str, ...]:
         """The names of the coordinates in their order."""
         ...
-
-
-class Parameter(eqx.Module):
-    """A named number inside an operator; occurrences of one name are one hyperparameter."""
-
-    name: str = eqx.field(static=True)
-    value: Float[Array, ""]
-
-    def same(self, other: Any) -> bool:
-        """Whether both are the same symbol; one name with two values is refused."""
-        if not isinstance(other, Parameter) or other.name != self.name:
-            return False
-        if other.value != self.value:
-            raise InputError(f"parameter {self.name!r} has two values: {self.value} and {other.value}")
-        return True
-
-    def at(self, point: Array) -> Array:
-        """Return the value, whatever the point."""
-        return self.value
-
-    def __str__(self) -> str:
-        return self.name
-
-
-class Field(eqx.Module):
-    """A named function of the coordinates inside an operator, or one of its derivatives."""
-
-    name: str = eqx.field(static=True)
-    names: tuple[str, ...] = eqx.field(static=True)
-    order: MultiIndex = eqx.field(static=True)
-    function: Callable[[Array], Any]
-
-    def same(self, other: Any) -> bool:
-        """Whether both are the same function and derivative."""
-        return isinstance(other, Field) and other.function is self.function and other.order == self.order
-
-    def at(self, point: Array) -> Array:
-        """Return the derivative of the function at one point."""
-        value = call(_partial(self.function, self.order), point, f"the function {self.name}")
-        return jnp.asarray(value, dtype=float)
-
-    def __str__(self) -> str:
-        return f"({_symbol(self.order, self.names)} {self.name})" if any(self.order) else self.name
-
-
-Atom: TypeAlias = Parameter | Field
 
 
 class Operator(eqx.Module):
@@ -169,7 +129,7 @@ class Operator(eqx.Module):
             self.check_dimension(p.shape[0])
             coefficients = self.coefficients(p[None])[:, 0]
             parts = [
-                coefficients[i] * _partial(function, _padded(alpha, p.shape[0]))(p)
+                coefficients[i] * partial(function, _padded(alpha, p.shape[0]))(p)
                 for i, (alpha, _) in enumerate(self.terms)
             ]
             return sum(parts, start=jnp.zeros(()))
@@ -249,7 +209,7 @@ class Operator(eqx.Module):
     def __repr__(self) -> str:
         pieces: list[str] = []
         for alpha, coefficient in self.terms:
-            symbol = _symbol(alpha, self.names) or "Id"
+            symbol = derivative_text(alpha, self.names) or "Id"
             for monomial, factor in coefficient:
                 names = [power_text(str(self.atoms[i]), power) for i, power in monomial]
                 size = [] if abs(factor) == 1 else [number_text(abs(factor))]
@@ -432,34 +392,3 @@ def _scale(coefficient: Coefficient, by: int) -> Coefficient:
 
 def _padded(alpha: MultiIndex, dimension: int) -> MultiIndex:
     return alpha + (0,) * (dimension - len(alpha))
-
-
-def _partial(function: Callable[[Array], Any], alpha: MultiIndex) -> Callable[[Array], Any]:
-    for axis, order in enumerate(alpha):
-        for _ in range(order):
-            function = _directional(function, axis)
-    return function
-
-
-def _directional(function: Callable[[Array], Any], axis: int) -> Callable[[Array], Any]:
-    def derivative(point: Array) -> Any:
-        return jax.jvp(function, (point,), (jnp.zeros_like(point).at[axis].set(1.0),))[1]
-
-    return derivative
-
-
-_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def power_text(symbol: str, power: int) -> str:
-    """Return a symbol with its power, as in `x²`."""
-    return symbol if power == 1 else symbol + str(power).translate(_SUPERSCRIPTS)
-
-
-def _symbol(alpha: MultiIndex, names: tuple[str, ...]) -> str:
-    return "".join(power_text(f"∂{name}", order) for name, order in zip(names, alpha, strict=False) if order)
-
-
-def number_text(value: float) -> str:
-    """Return a number of no sign, whole ones without a point."""
-    return repr(int(value)) if value == int(value) and value < 1e15 else repr(value)

@@ -12,9 +12,10 @@ from typing import NoReturn, TypeAlias
 
 import jax.numpy as jnp
 
+from ..atoms import Atom as OperatorAtom
+from ..atoms import Coefficient, Field, Monomial, MultiIndex, Parameter
 from ..errors import listed
-from ..operators import Atom as OperatorAtom
-from ..operators import Coefficient, Field, Monomial, MultiIndex, Operator, Parameter
+from ..operators import Operator
 from .scalars import MAX_ORDER, Algebra, Atom, Scalar
 
 MAX_TERMS = 200

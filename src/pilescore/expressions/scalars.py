@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ..operators import MultiIndex, number_text, power_text
+from ..atoms import MultiIndex, number_text, power_text
 from .grammar import MAX_DEPTH
 
 MAX_ORDER = 8

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Float
 
+from ..atoms import Parameter
 from ..choosing import free_name
 from ..domains import Box
 from ..errors import InputError, MemoryLimitError, describe, require
@@ -20,7 +21,7 @@ from ..expressions import Language
 from ..linalg import require_memory
 from ..model import Model, check_bears
 from ..observations import Observation
-from ..operators import Operator, Parameter
+from ..operators import RESERVED, Operator
 from . import blocks, candidates, faces, schema
 from .blocks import Ground, Piece
 from .contradictions import check_conditions, check_periodic, check_readings
@@ -34,7 +35,7 @@ T = TypeVar("T")
 GRID = {1: 201, 2: 41, 3: 15}
 """Points on each axis of the grid of predictions by the dimension of the domain, seven beyond."""
 
-TAKEN = ("gamma", "rho", "eta", "kernel", "data", "physics")
+TAKEN = ("gamma", "rho", "eta", *RESERVED)
 """Names of what a model may choose besides parameters."""
 
 MOST_POINTS = 2_000_000
