@@ -1,5 +1,6 @@
 """Selections: what is chosen, kept, resumed, loaded back and predicted; and the commands about problem files."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -15,7 +16,9 @@ import pytest
 import xarray as xr
 
 import pilescore as ps
+import pilescore.selections
 from pilescore import cli
+from pilescore.charts import digits
 from pilescore.folders import Folder
 from pilescore.outcomes import cautions
 from pilescore.selection_report import selection_report, with_error
@@ -86,13 +89,64 @@ def test_it_finds_what_the_library_finds(selected):
 def test_what_it_prints_and_writes(selected):
     place, done = selected
     assert "kernel 1 of 2: rbf" in done.stderr
+    assert "diagnosing" in done.stderr
     assert "Warning" not in done.stderr
     assert "rate = 0.7" in done.stdout
     assert "← chosen" in done.stdout
+    for finding in ps.load_selection(place / "out").diagnosis:
+        assert f"  {finding.severity.upper()} {finding.name}: {finding.meaning}" in done.stdout.splitlines()
     names = {path.relative_to(place / "out").as_posix() for path in (place / "out").rglob("*") if path.is_file()}
     figures = {f"figures/{name}.{kind}" for name in ("solution", "readings") for kind in ("png", "pdf")}
     kept = {"pilescore-problem/problem.toml", "pilescore-problem/deep/decay.csv"}
     assert names == {"report.html", "results.nc", "summary.json", "predictions.csv"} | figures | kept
+
+
+def test_the_diagnosis_is_kept(selected):
+    found = ps.load_selection(selected[0] / "out")
+    over = {name: bounds for name, bounds in found.problem.over[found.kernel].items() if name != "rate"}
+    again = ps.diagnose(found.model, over=over, given_physics=True, progress=False)
+    assert repr(found.diagnosis).replace("rho of equation", "physics.0.rho") == repr(again)
+    for kept, expected in zip(found.diagnosis.checked, again.checked, strict=True):
+        assert (kept.name, kept.status, kept.severity) == (expected.name, expected.status, expected.severity)
+        assert kept.value == pytest.approx(expected.value, rel=1e-6, nan_ok=True)
+    assert found.diagnosis.healthy
+    assert found.diagnosis["outliers"].status == "fine"
+
+
+def with_findings(found, *fired):
+    """The selection with other findings: those named, and no others."""
+    outlier = {"block": "decay", "index": 3, "value": 1.5, "predicted": 0.9, "deviations": 7.0}
+    checks = [
+        each | {"status": "fired" if each["name"] in fired else "fine"}
+        | ({"details": {"outliers": [outlier]}} if each["name"] == "outliers" else {})
+        for each in found.summary["diagnosis"]
+    ]  # fmt: skip
+    checks = sorted(checks, key=lambda each: each["status"] != "fired")
+    return dataclasses.replace(found, summary={**found.summary, "diagnosis": checks})
+
+
+def test_what_the_report_says_of_the_diagnosis(selected):
+    found = ps.load_selection(selected[0] / "out")
+
+    def sections(*fired):
+        report = selection_report(with_findings(found, *fired))
+        return [section.heading for section in report.sections], {each.heading: each for each in report.sections}
+
+    order, by_name = sections()
+    assert order.index("Diagnosis") == order.index("The solution") + 1
+    (sentence,) = by_name["Diagnosis"].paragraphs
+    assert sentence.startswith("Nothing was found: of 14 checks, 14 are fine (")
+    assert by_name["Diagnosis"].tables == ()
+    order, by_name = sections("collapsed")  # a failure
+    assert order[0] == "Diagnosis"
+    ((row,),) = (table.rows for table in by_name["Diagnosis"].tables)
+    collapsed = found.diagnosis["collapsed"]
+    assert row[:2] == ("failure", "collapsed")
+    assert row[2].endswith(f"is {digits(collapsed.value)}; it fires below 0.1.")
+    assert row[3] == collapsed.meaning
+    order, by_name = sections("outliers")
+    assert order.index("Diagnosis") == order.index("The solution") + 1
+    assert by_name["Diagnosis"].tables[1].rows == (("decay", "t = 0.375", "1.5", "0.9", "7"),)
 
 
 def test_predictions_in_a_new_process_are_those_of_this_one(selected, tmp_path):
@@ -169,6 +223,7 @@ def test_a_stopped_selection_goes_on_to_the_same_result(selected, tmp_path, numb
     found = ps.select(ps.load_problem(place / "problem" / "problem.toml"), out, resume=True, progress=False)
     whole = ps.load_selection(place / "out")
     assert found.summary["kernels"] == whole.summary["kernels"]
+    assert found.summary["diagnosis"] == whole.summary["diagnosis"]
     xr.testing.assert_identical(found.results.drop_attrs(), whole.results.drop_attrs())
     assert (out / "predictions.csv").read_bytes() == (place / "out" / "predictions.csv").read_bytes()
 
@@ -191,13 +246,24 @@ def test_other_work_is_not_touched(selected, tmp_path):
     (place / "kept.csv").rename(place / "out" / "pilescore-problem" / "deep" / "decay.csv")
 
 
-def test_what_is_fixed_is_only_scored_and_what_fails_is_said(tmp_path):
+def test_what_is_fixed_is_only_scored_and_what_fails_is_said(tmp_path, monkeypatch):
     text = TEXT.replace("{ unknown = [0.1, 10.0] }", "0.7").replace("nodes = 10", "nodes = 10\nnoise = 0.01")
     text = text.replace('type = "rbf"', 'type = "rbf"\nbandwidth = 1.0').replace(
         "nu = 2.5", "nu = 2.5\nbandwidth = 1.0"
     )
     path = problem_in(tmp_path / "p", text + "[temperatures]\neta = 1.0\n")
-    found = ps.select(ps.load_problem(path), tmp_path / "out")
+
+    def stopped(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Folder, "finish", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            ps.select(ps.load_problem(path), tmp_path / "out")
+    with monkeypatch.context() as patched:
+        patched.setattr(pilescore.selections, "diagnosed", stopped)  # it is there already
+        found = ps.select(ps.load_problem(path), tmp_path / "out", resume=True)
+    assert found.diagnosis["at_bound"].status == "skipped"
     assert found.values == {}
     assert found.summary["pile"] == float(ps.pile(found.problem.models[found.kernel], given_physics=True))
     with pytest.raises(ps.InputError, match="is not empty"):
@@ -220,7 +286,15 @@ def test_the_report_in_a_browser(browser, selected):
     text = page.tab.inner_text("body")
     report = selection_report(ps.load_selection(place / "out"))
     assert [figure.name for figure in report.figures] == ["solution", "readings"]
-    for words in ("decay", "rate, inferred", "The solution", "matern-2.5", "(∂t + rate) u", "rho of equation"):
+    for words in (
+        "decay",
+        "rate, inferred",
+        "The solution",
+        "Diagnosis",
+        "matern-2.5",
+        "(∂t + rate) u",
+        "rho of equation",
+    ):
         assert words in text
 
 
@@ -271,6 +345,8 @@ def test_files_of_the_user_are_never_removed(tmp_path):
         {"kernel": "nope"},
         {"warnings": 5},
         {"blocks": [5]},
+        {"diagnosis": None},
+        {"diagnosis": [{"name": "collapsed"}]},
         {"kernels": 3},
     ],
 )
@@ -331,29 +407,20 @@ def outcome(**changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "residual", "words"),
+    ("changes", "words"),
     [
-        ({}, 1.0, ""),
-        ({"at_bounds": {"rate": "upper"}}, 1.0, "rate is at its upper bound: it wants to go further"),
-        ({"standard_errors": {"rate": float("nan")}}, 1.0, "rate has no standard error"),
-        ({"ending": "stalled", "reason": "no step lowers PILE"}, 1.0, "not converged: no step lowers PILE"),
-        (
-            {"at_bounds": {"physics.0.rho": "upper"}},
-            1.0,
-            "rho of equation is at its upper bound: the equation is taken for noise",
-        ),
-        ({"at_bounds": {"physics.0.rho": "lower"}}, 1.0, ""),
-        ({"at_bounds": {"gamma": "upper"}}, 1.0, "the readings are taken for noise"),
-        ({"at_bounds": {"kernel.bandwidth": "lower"}}, 1.0, "No smooth function fits"),
-        ({"at_bounds": {"eta": "upper"}}, 1.0, "Mostly harmless"),
-        ({"runs": [{"pile": 0.0}, {"pile": 1.0}]}, 1.0, "one of 2 starts came to this score; the others ended 50 nats"),
-        ({"runs": [{"pile": 0.0}, {"pile": 0.0}, {"pile": 1.0}]}, 1.0, ""),
-        ({}, 5.0, "equation is missed by 5.0 of its deviations"),
+        ({}, ""),
+        ({"at_bounds": {"rate": "upper"}}, "rate is at its upper bound: it wants to go further"),
+        ({"standard_errors": {"rate": float("nan")}}, "rate has no standard error"),
+        ({"ending": "stalled", "reason": "no step lowers PILE"}, "not converged: no step lowers PILE"),
+        ({"at_bounds": {"physics.0.rho": "upper"}}, ""),  # the diagnosis says it
+        ({"runs": [{"pile": 0.0}, {"pile": 1.0}]}, "one of 2 starts came to this score; the others ended 50 nats"),
+        ({"runs": [{"pile": 0.0}, {"pile": 0.0}, {"pile": 1.0}]}, ""),
     ],
 )
-def test_what_is_worth_a_caution(selected, changes, residual, words):
+def test_what_is_worth_a_caution(selected, changes, words):
     problem = ps.load_problem(selected[0] / "problem" / "problem.toml")
-    said = list(cautions(problem, outcome(**changes), [{"name": "equation", "residual": residual}]))
+    said = list(cautions(problem, outcome(**changes)))
     assert len(said) == bool(words)
     assert words in "".join(said)
 

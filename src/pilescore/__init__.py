@@ -16,6 +16,7 @@ from .choosing import Search, search, search_equations, search_kernels
 from .comparison import compare
 from .conditions import cauchy, dirichlet, neumann, periodic, robin
 from .descent import Curvature, Run
+from .diagnosis import diagnose
 from .domains import Box, Nodes, Region, Slice, Union, nodes
 from .errors import (
     FileError,
@@ -29,6 +30,7 @@ from .errors import (
     SaveError,
     SmoothnessError,
 )
+from .findings import Diagnosis, Finding, Thresholds
 from .fredholm import (
     DataFreePile,
     FredholmDeterminant,
@@ -93,9 +95,11 @@ __all__ = [
     "Cosine",
     "Curvature",
     "DataFreePile",
+    "Diagnosis",
     "Disk",
     "Fejer",
     "FileError",
+    "Finding",
     "FredholmDeterminant",
     "FullCovarianceRBF",
     "FunctionKernel",
@@ -138,6 +142,7 @@ __all__ = [
     "Sobol",
     "Sphere",
     "Tensor",
+    "Thresholds",
     "Triangulation",
     "Union",
     "Warped",
@@ -148,6 +153,7 @@ __all__ = [
     "compare",
     "data_free_landscape",
     "data_free_pile",
+    "diagnose",
     "difference",
     "dirichlet",
     "divergence",

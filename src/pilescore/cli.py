@@ -17,7 +17,7 @@ from .folders import FIGURES, REPORT, RESULTS, SUMMARY, Folder
 from .problem_commands import COMMANDS
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
-RESUMABLE = ("study", "select")
+RESUMABLE = ("study", "select", "suite")
 
 EPILOG = """\b
 Exit codes: 0 done (whether each expected figure came out is printed), 1 it failed, 2 something in
@@ -107,6 +107,21 @@ def convection(seeds: int | None, quick: bool, beta: float, **options: Any) -> N
 
     require(0.1 <= abs(beta) <= 1000, "--beta", beta, "a number from 0.1 to 1000, or its negative")
     given = _seeds(seeds) | {"beta": beta}
+    _run(module.STUDY, module.Settings.quick(**given) if quick else module.Settings(**given), **options)
+
+
+@commands.command(epilog=EPILOG)
+@common("suite", quick="2", full="5")
+@click.option("--case", "cases", multiple=True, metavar="NAME", help="A case to run; may be given several times.")
+def suite(seeds: int | None, quick: bool, cases: tuple[str, ...], **options: Any) -> None:
+    """Measure how well PILE chooses, and whether failures are found.
+
+    Many problems with known solutions: the errors of what PILE chooses, and of what other rules choose, over the least
+    possible; and failures planted on purpose, with what a diagnosis finds in them. What is written is as for a study.
+    """
+    from .suite import suite as module
+
+    given = _seeds(seeds) | ({"cases": module.known(cases)} if cases else {})
     _run(module.STUDY, module.Settings.quick(**given) if quick else module.Settings(**given), **options)
 
 

@@ -143,6 +143,8 @@ class Observation(eqx.Module):
     """The multi-indices of the operator's terms."""
     table: Float[np.ndarray, "terms q"] | None
     """The operator's coefficients at the points, computed once where they hold no parameter."""
+    source: Any = eqx.field(static=True, default=None)
+    """The number or the function that the values were computed from, where they were."""
 
     @property
     def size(self) -> int:
@@ -281,7 +283,9 @@ def impose(
     if noise is not None:
         weights, rho = _noise_weights(noise, count), 2.0
     region = None if on is None else on.region
-    return _observation("physics", name, target, points, matrix, vector, weights, rho, on, region)
+    block = _observation("physics", name, target, points, matrix, vector, weights, rho, on, region)
+    known = callable(value) or np.ndim(value) == 0
+    return dataclasses.replace(block, source=(value if callable(value) else float(value)) if known else None)
 
 
 def labels(blocks: Sequence[Observation]) -> tuple[str, ...]:

@@ -1,10 +1,11 @@
-"""What choosing with one kernel gave, and what is to be said of it."""
+"""What choosing with one kernel gave, what a diagnosis finds in it, and what is to be said of the search."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,9 @@ import numpy as np
 import xarray as xr
 
 from .comparison import failed_row, row
+from .diagnosis import diagnose
 from .errors import PilescoreError, PrecisionWarning
+from .findings import Finding
 from .minimum import Minimum, minimize
 from .model import Model
 from .predictions import parameter_covariance
@@ -37,8 +40,8 @@ STRICTER = 10.0
 CLOSE = 1.0
 """Nats by which starts that found the same minimum differ at most."""
 
-MISSED = 3.0
-"""Deviations by which an observation is missed that is worth a word."""
+KEPT = ("outliers",)
+"""Details of findings that are kept."""
 
 
 def searched(problem: Problem, name: str, save: Path, progress: bool | None) -> xr.Dataset:
@@ -145,37 +148,52 @@ def starts(model: Model, over: Mapping[str, Any], count: int, seed: int) -> list
     return [{}, strict, *(where.named(where.decode(u)) for u in others)][:count]
 
 
-def cautions(problem: Problem, found: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield, in words, what may be wrong with what was chosen."""
-    bounds, errors = dict(found["at_bounds"]), found["standard_errors"]
+def diagnosed(problem: Problem, name: str, model: Model) -> xr.Dataset:
+    """Return all checks of a model that was chosen with one kernel, as JSON in the attributes of a dataset.
+
+    Inferred parameters at a bound are left to `cautions`: that one is no matter of bounds that are too narrow.
+    """
+    over = {each: bounds for each, bounds in problem.over[name].items() if each not in problem.inferred}
+    found = diagnose(model, over=over or None, given_physics=problem.given_physics, progress=False)
+    return xr.Dataset(attrs={"found": json.dumps([_check(each, problem) for each in found.checked])})
+
+
+def _check(found: Finding, problem: Problem) -> dict[str, Any]:
+    """Return a check as JSON has it, hyperparameters named as one reads them."""
+
+    def readable(text: str) -> str:
+        return re.sub(r"\w+(?:\.\w+)+(?:\[\d+\])?", lambda match: parameter_text(match[0], problem), text)
+
+    return {
+        "name": found.name,
+        "status": found.status,
+        "severity": found.severity,
+        "value": found.value if math.isfinite(found.value) else None,
+        "threshold": found.threshold,
+        "below": found.below,
+        "measure": found.measure,
+        "meaning": readable(found.meaning),
+        "advice": readable(found.advice),
+        "details": {key: found.details[key] for key in KEPT if key in found.details},
+    }
+
+
+def cautions(problem: Problem, found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield, in words, what may be wrong with the search, and with parameters that were inferred."""
+    errors = found["standard_errors"]
     if found["ending"] not in ("converged", "fixed"):
         yield f"the search has not converged: {found['reason']}"
     for name in problem.inferred:
-        side, error = bounds.pop(name, ""), errors.get(name)
+        side, error = found["at_bounds"].get(name, ""), errors.get(name)
         if side:
             yield f"{name} is at its {side} bound: it wants to go further, or something else in the problem is wrong"
         elif name in errors and (error is None or not math.isfinite(error)):
             yield f"{name} has no standard error: the score has no clear minimum there; deviations leave it out"
-    for name in [name for name in bounds if name.endswith(("rho", "gamma"))]:
-        side, text = bounds.pop(name), parameter_text(name, problem)
-        if side == "upper":
-            what = "the equation is" if name.endswith("rho") else "the readings are"
-            yield f"{text} is at its upper bound: {what} taken for noise, and the model has failed"
-    short = [name for name, side in bounds.items() if "bandwidth" in name and side == "lower"]
-    if short:
-        which = ", ".join(parameter_text(name, problem) for name in short)
-        yield f"at the lower bound: {which}. No smooth function fits: something is wrong, or nodes or starts too few"
-    others = [f"{parameter_text(name, problem)} ({side})" for name, side in bounds.items() if name not in short]
-    if others:
-        yield f"at a bound: {', '.join(others)}. Mostly harmless: the score hardly depends on it"
     ends = [0.5 * found["row"]["size"] * run["pile"] for run in found["runs"]]
     behind = [end - min(ends) for end in ends if math.isfinite(end) and end - min(ends) > CLOSE] if ends else []
     if len(ends) > 1 and len(behind) >= len(ends) - 1:
         shown = ", ".join(f"{gap:.3g}" for gap in sorted(behind))
         yield f"one of {len(ends)} starts came to this score; the others ended {shown} nats behind. Try more starts"
-    for block in blocks:
-        if block["residual"] > MISSED:
-            yield f"{block['name']} is missed by {block['residual']:.1f} of its deviations: something contradicts it"
 
 
 def _nothing() -> dict[str, Any]:

@@ -83,7 +83,7 @@ def score(file: Path, as_json: bool) -> None:
 @click.option("--overwrite", is_flag=True, help="Replace the work in DIR; other files there are left alone.")
 @AS_JSON
 def select(file: Path, out: Path, resume: bool, overwrite: bool, as_json: bool) -> None:
-    """Minimise PILE over everything that is open, for each kernel; predict, and write a report.
+    """Minimise PILE over everything that is open, for each kernel; predict, diagnose, and write a report.
 
     \b
     DIR then has
@@ -175,6 +175,8 @@ def _print(found: Any) -> None:
         side = chosen["at_bounds"].get(name)
         note = f"  at its {side} bound" if side else ""
         click.echo(f"  {parameter_text(name, found.problem)} = {chosen_text(name, found)}{note}")
+    for finding in found.diagnosis:
+        click.echo(f"  {finding.severity.upper()} {finding.name}: {finding.meaning}")
     for text in found.summary["warnings"]:
         click.echo(f"  note: {text}")
 

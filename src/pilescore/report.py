@@ -17,6 +17,9 @@ from .folders import FIGURES, REPORT
 from .panels import FONT, plotly_panel
 from .plots import legend_entries, save
 
+LONG = 60
+"""Letters in a cell of a table from which on it is a sentence."""
+
 
 def write_report(report: Report, directory: Path) -> None:
     """Write a report as one HTML file, and every figure as PNG and PDF in `figures/` beside it."""
@@ -31,6 +34,7 @@ def write_report(report: Report, directory: Path) -> None:
         panels_of=_panels,
         pictures={name: base64.b64encode(content).decode("ascii") for name, content in pictures.items()},
         number_columns=_number_columns,
+        word_columns=_word_columns,
     )
     replace(directory / REPORT, page.encode("utf-8"))
 
@@ -42,6 +46,11 @@ def _panels(figure: Figure) -> list[tuple[Panel, dict[str, Any]]]:
 
 def _number_columns(table: TextTable) -> list[bool]:
     return [
-        all(re.match(r"[-+−±≈<>≤≥~]?\s*[\d.]|[—–-]?$", row[column]) is not None for row in table.rows)
-        for column in range(len(table.header))
+        not long and all(re.match(r"[-+−±≈<>≤≥~]?\s*[\d.]|[—–-]?$", row[column]) is not None for row in table.rows)
+        for column, long in enumerate(_word_columns(table))
     ]
+
+
+def _word_columns(table: TextTable) -> list[bool]:
+    """Return which columns have sentences, whose lines are to be broken."""
+    return [any(len(row[column]) > LONG for row in table.rows) for column in range(len(table.header))]

@@ -1,4 +1,4 @@
-"""The report of a selection: what was chosen, the solution, and how well readings are predicted."""
+"""The report of a selection: what was chosen, the solution, what is wrong with it, how well readings are predicted."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .charts import Curve, Figure, Lines, Mark, Panel, Picture, Report, Section, TextTable, digits
+from .findings import Finding
 from .problems import parameter_text
 from .selections import Selection
 
@@ -25,9 +26,13 @@ def selection_report(selection: Selection) -> Report:
         f"{problem.unknown}({', '.join(problem.box.names)}) from {_many(readings, 'reading')} and from equations and "
         f"conditions at {_many(imposed, 'node')}. {chosen}"
     )
+    diagnosis = _diagnosis(selection)
+    failed = any(each.severity == "failure" for each in selection.diagnosis)
     sections = [
+        *([diagnosis] if failed else []),
         *([Section("Caution", tuple(_sentence(text) for text in summary["warnings"]))] if summary["warnings"] else []),
         _solution(selection),
+        *([] if failed else [diagnosis]),
         *([_readings(selection)] if readings else []),
         _chosen(selection),
         *([_kernels(selection)] if count > 1 else []),
@@ -135,6 +140,49 @@ def _over(selection: Selection, text: str, mean: np.ndarray, std: np.ndarray) ->
     ]
 
 
+def _diagnosis(selection: Selection) -> Section:
+    """Return what was found in the chosen model, the worst first, and what was not."""
+    found = selection.diagnosis
+    parts = []
+    for status, verbs in (("fine", ("is fine", "are fine")), ("skipped", ("does not apply", "do not apply"))):
+        names = [_name(each) for each in found.checked if each.status == status]
+        if names:
+            parts.append(f"{len(names)} {verbs[len(names) > 1]} ({', '.join(names)})")
+    text = f"of {len(found.checked)} checks, {', and '.join(parts)}"
+    if not found.findings:
+        return Section("Diagnosis", (f"Nothing was found: {text}.",))
+    rows = [(each.severity, _name(each), _measured(each), each.meaning, _sentence(each.advice)) for each in found]
+    header = ("", "finding", "measured", "what it means", "what to try")
+    tables = [TextTable("Findings, the most severe first.", header, tuple(rows))]
+    if "outliers" in found:
+        tables.append(_outliers(selection, found["outliers"]))
+    return Section("Diagnosis", (_sentence(text),), (), tuple(tables))
+
+
+def _name(finding: Finding) -> str:
+    return finding.name.replace("_", " ")
+
+
+def _measured(finding: Finding) -> str:
+    side = "below" if finding.below else "above"
+    return f"{_sentence(finding.measure)[:-1]} {digits(finding.value)}; it fires {side} {digits(finding.threshold)}."
+
+
+def _outliers(selection: Selection, finding: Finding) -> TextTable:
+    """Return the readings that stand out, with where they were taken."""
+    results, names = selection.results, selection.problem.box.names
+    labels = list(selection.model.labels)
+    rows = []
+    for each in finding.details["outliers"]:
+        first = int(np.flatnonzero(results["reading_block"].values == labels.index(each["block"]))[0])
+        point = results["reading_point"].values[first + each["index"]]
+        where = ", ".join(f"{name} = {value:.4g}" for name, value in zip(names, point, strict=True))
+        numbers = (each["value"], each["predicted"], each["deviations"])
+        rows.append((each["block"], where, *map(digits, numbers)))
+    header = ("readings", "where", "measured", "predicted", "robust deviations")
+    return TextTable("Outliers, beside what all other readings and the physics predict.", header, tuple(rows))
+
+
 def _readings(selection: Selection) -> Section:
     results = selection.results
     measured, predicted, spread = (results[name].values for name in ("reading", "left_out", "left_out_std"))
@@ -183,19 +231,14 @@ def _chosen(selection: Selection) -> Section:
                 f"at its {side} bound" if side else "",
             )
         )
-    text = [
+    text = (
         f"Found by {_many(len(summary['runs']), 'descent')} on the exact gradient, with {summary['evaluations']} "
         "evaluations. Standard errors are by the curvature of the score; there is none at a bound."
-    ]
-    if any(name.endswith("rho") and side == "lower" for name, side in summary["at_bounds"].items()):
-        text.append(
-            "A rho at its lower bound says that the equation is met as closely as the bound lets it be: expected where "
-            "the equation is exact."
-        )
+    )
     if not rows:
         return Section("What was chosen", ("All numbers were fixed by the problem file: there was nothing to choose.",))
     header = ("number", "chosen", "bounds", "")
-    return Section("What was chosen", tuple(text), (), (TextTable("Chosen values.", header, tuple(rows)),))
+    return Section("What was chosen", (text,), (), (TextTable("Chosen values.", header, tuple(rows)),))
 
 
 def _bounds(over: Mapping[str, Any], name: str) -> tuple[float, float]:

@@ -12,7 +12,7 @@ import platform
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -22,10 +22,11 @@ from pydantic import BaseModel, ValidationError
 from .comparison import ranked
 from .errors import InputError, OutsideDomainWarning, PilescoreError, as_points, require
 from .files import replace
+from .findings import Diagnosis, Finding
 from .folders import DIGEST, RESULTS, SUMMARY, Folder
 from .misfit import left_out_residuals, left_out_variances, system_losses
 from .model import Model
-from .outcomes import cautions, searched
+from .outcomes import cautions, diagnosed, searched
 from .posterior import Posterior
 from .predictions import Predictor
 from .problems import Problem, block_text, digest, load_problem
@@ -87,6 +88,11 @@ class Selection:
     def posterior(self) -> Posterior:
         """The chosen model, conditioned on its observations; inferred parameters are taken as known."""
         return self._predictor.posterior
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """What `diagnose` found in the chosen model; of details only outliers are kept."""
+        return Diagnosis(tuple(_Check.model_validate(each).finding() for each in self.summary["diagnosis"]))
 
     def predict(self, points: Any = None, operators: Sequence[str] | None = None) -> pd.DataFrame:
         """Return mean and deviation of operators of the unknown at points.
@@ -271,6 +277,35 @@ class _Block(BaseModel):
     residual: float
 
 
+class _Outlier(BaseModel):
+    """A reading that is far from its prediction."""
+
+    block: str
+    index: int
+    value: float
+    predicted: float
+    deviations: float
+
+
+class _Check(BaseModel):
+    """The outcome of a check of a diagnosis."""
+
+    name: str
+    status: Literal["fired", "fine", "skipped"]
+    severity: Literal["failure", "warning", "note"]
+    value: float | None
+    threshold: float
+    below: bool
+    measure: str
+    meaning: str
+    advice: str
+    details: dict[str, list[_Outlier]]
+
+    def finding(self) -> Finding:
+        """Return it as `diagnose` gives it."""
+        return Finding(**self.model_dump() | {"value": math.nan if self.value is None else self.value})
+
+
 class _Summary(BaseModel):
     """What of a summary is read again."""
 
@@ -283,6 +318,7 @@ class _Summary(BaseModel):
     warnings: list[str]
     kernels: list[_Kernel]
     blocks: list[_Block]
+    diagnosis: list[_Check]
     slice: dict[str, float]
 
     def model_post_init(self, context: Any) -> None:
@@ -323,6 +359,8 @@ def _chosen(
         predictions = predictor.table(problem.points, problem.operators)
         results, shown = _shown(predictor)
     notes = [" ".join(str(each.message).split()).split(". ")[0] for each in caught]
+    say("diagnosing")
+    checks = folder.part("diagnosis", functools.partial(diagnosed, problem, best, predictor.model)).attrs["found"]
     rows = {str(name): each for name, each in table.to_dict(orient="index").items()}
     versions = {package: importlib.metadata.version(package) for package in PACKAGES}
     summary = {
@@ -332,7 +370,8 @@ def _chosen(
         "kernel": best,
         "pile": found[best]["row"]["pile"],
         "score": "data given physics" if problem.given_physics else "PILE",
-        "warnings": list(dict.fromkeys([*cautions(problem, found[best], shown["blocks"]), *problem.warnings, *notes])),
+        "warnings": list(dict.fromkeys([*cautions(problem, found[best]), *problem.warnings, *notes])),
+        "diagnosis": json.loads(checks),
         "kernels": [{"name": name, **found[name], "row": _plain(each)} for name, each in rows.items()],
         "files": [PREDICTIONS, *(f"{COPY}/{name}" for name in (problem.path.name, *problem.files))],
         "figures": ["solution", *(["readings"] if predictor.model.data else [])],

@@ -1,0 +1,215 @@
+"""Whether a rotated and stretched member of a kernel's family suits the equation better."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .errors import PilescoreError, PrecisionWarning
+from .examination import Examination, bandwidths, finding, skipped
+from .findings import Finding
+from .kernels import Kernel, Product, Radial, Scalar, Scaled, Sum
+from .kernels.base import real
+from .minimum import Minimum, minimize
+from .model import Model, is_temperature, named_paths
+from .score import value
+from .system import solve
+
+REACH = 3.0
+"""How far the logarithms of stretches may go: a factor of 20 either way."""
+
+CLEAR = 3.0
+"""Nats that a stretched kernel must gain without data for the data to be asked."""
+
+SEARCH: dict[str, Any] = {"tolerance": 1e-5, "max_evaluations": 60, "hessian": False, "progress": False}
+"""How the stretch is looked for: its gain need not have many digits."""
+
+DECADES = 1e4
+"""How far temperatures may go either way while a stretched kernel is tried."""
+
+PARTS = (1.0, 0.7, 0.4, 0.2, 0.05, 0.0)
+"""Parts of the stretch that the equation wants from which the search with data may start."""
+
+SHORTER, QUIETER = (1.0, 0.3, 0.1), (1.0, 0.1)
+"""Factors of bandwidths and of γ there: a collapsed model has too much of both."""
+
+HALVINGS = 12
+"""Halvings and doublings in the series for the exponential of a matrix."""
+
+
+class Stretched(Radial):
+    """A radial kernel whose differences are first multiplied by `A = exp L`: `M → A M A`.
+
+    `L` is symmetric of trace zero, so that volumes are kept.
+    """
+
+    base: Radial
+    shape: Float[Array, " p"] = eqx.field(converter=real("Stretched shape", ndim=1))
+    """The upper triangle of `L` by rows, without its last entry."""
+
+    @property
+    def smoothness(self) -> float | int:
+        """That of the kernel stretched."""
+        return self.base.smoothness
+
+    @property
+    def exponential(self) -> bool:  # type: ignore[override]
+        """As the kernel stretched."""
+        return self.base.exponential
+
+    def profile(self, q: Scalar, order: int) -> Scalar:
+        """Return that of the kernel stretched."""
+        return self.base.profile(q, order)
+
+    def metric(self, dimension: int) -> Any:
+        """Return `A M A`."""
+        A = _exponential(self.shape, dimension)
+        entries = [[0.0 if entry is None else entry for entry in row] for row in self.base.metric(dimension)]
+        M = A @ jnp.array([[jnp.asarray(entry, dtype=float) for entry in row] for row in entries]) @ A
+        return tuple(tuple(M[i, k] for k in range(dimension)) for i in range(dimension))
+
+    def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
+        """Check as the kernel stretched does."""
+        self.base.check_points(points)
+
+
+def _symmetric(shape: Float[Array, " p"], dimension: int) -> Float[Array, "d d"]:
+    """Return `L` of trace zero: the last entry of its diagonal follows from the others."""
+    rows, columns = np.triu_indices(dimension)
+    upper = jnp.zeros((dimension, dimension)).at[rows[:-1], columns[:-1]].set(shape)
+    upper = upper.at[-1, -1].set(-jnp.trace(upper))
+    return upper + upper.T - jnp.diag(jnp.diagonal(upper))
+
+
+def _exponential(shape: Float[Array, " p"], dimension: int) -> Float[Array, "d d"]:
+    """Return `exp L` by a short series and repeated squaring: differentiable also where eigenvalues coincide."""
+    small = _symmetric(shape, dimension) / 2.0**HALVINGS
+    term = total = jnp.eye(dimension)
+    for k in range(1, 6):
+        term = term @ small / k
+        total = total + term
+    for _ in range(HALVINGS):
+        total = total @ total
+    return total
+
+
+def ill_suited_kernel(examination: Examination) -> Finding:
+    """Say whether a rotated and stretched kernel suits the equation far better, and evidence agrees."""
+    model, name = examination.model, "ill_suited_kernel"
+    dimension = model.blocks[0].dimension
+    if not model.physics or dimension not in (2, 3):
+        return skipped(examination, name, "It is for equations in two and three dimensions.")
+    if not _all_radial(model.kernel):
+        return skipped(examination, name, f"{model.kernel!r} is not made of stationary kernels that can be stretched.")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrecisionWarning)
+            free, shape = _without_data(model, dimension)
+            gain, count, unit = free, sum(block.size for block in model.physics), "node"
+            if model.data and free > CLEAR:  # only then ask the data
+                count, unit = sum(block.size for block in model.data), "datum"
+                gain, shape = _with_data(model, shape)
+    except PilescoreError as failure:
+        return skipped(examination, name, f"No stretched kernel could be scored: {failure}")
+    values, vectors = np.linalg.eigh(np.asarray(_symmetric(jnp.asarray(shape), dimension)))
+    direction = vectors[:, 0] * np.sign(vectors[np.argmax(np.abs(vectors[:, 0])), 0])
+    factor = math.exp(values[-1] - values[0])
+    along = ", ".join(f"{part:.3g}" for part in direction)
+    axes = f" of ({', '.join(model.names)})" if model.names else ""
+    return finding(
+        examination,
+        name,
+        gain / count,
+        "failure",
+        f"nats for each {unit} that a rotated and stretched kernel gains are",
+        f"The kernel does not suit the equation: one that is {factor:.3g} times longer in the direction "
+        f"({along}){axes} than across it would gain {gain:.3g} "
+        f"nats{'' if model.data else ', before there are any data'}.",
+        "a bandwidth for each axis (ps.RBF(bandwidth=[…])), ps.AnisotropicRBF, ps.FullCovarianceRBF or "
+        "ps.LinearMap with this direction; ps.data_free_landscape shows which suits.",
+        gain=gain,
+        data_free_gain=free,
+        direction=direction.tolist(),
+        stretch=factor,
+    )
+
+
+def _all_radial(kernel: Kernel) -> bool:
+    if isinstance(kernel, Sum | Product):
+        return all(map(_all_radial, kernel.parts))
+    return _all_radial(kernel.kernel) if isinstance(kernel, Scaled) else isinstance(kernel, Radial)
+
+
+def stretched_kernel(kernel: Kernel, shape: Float[np.ndarray, " p"]) -> Kernel:
+    """Return a kernel with all its radial parts stretched alike."""
+
+    def replaced(part: Any) -> Any:
+        return Stretched(part, jnp.asarray(shape)) if isinstance(part, Radial) else part
+
+    return jax.tree.map(replaced, kernel, is_leaf=lambda part: isinstance(part, Radial))
+
+
+def _without_data(model: Model, dimension: int) -> tuple[float, np.ndarray]:
+    """Return the best stretch where nothing is known but a homogeneous equation, after what it gains."""
+    zero = [eqx.tree_at(lambda b: b.values, block, np.zeros(block.size)) for block in model.physics]
+    start = np.zeros(dimension * (dimension + 1) // 2 - 1)
+    alone = Model(stretched_kernel(model.kernel, start), (), zero, model.gamma, model.rho, model.eta)
+    best = _searched(alone, given_physics=False)
+    gain = 0.5 * alone.size * (float(best.runs[0].path["pile"][0]) - best.pile.value)
+    return gain, _shape(best.model)
+
+
+def _with_data(model: Model, shape: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return what the stretch gains for the data given the physics; the rest is free with and without it.
+
+    PILE proper would count how small the operator is on draws of the prior as well, however good the solution is.
+    """
+    plain = minimize(model, _open(model), given_physics=True, **SEARCH)
+    start = plain.model
+    trials = [_trial(start, *each, shape) for each in itertools.product(PARTS, SHORTER, QUIETER)]
+    best = _searched(min(trials, key=_energy), given_physics=True)
+    return plain.pile.free_energy - best.pile.free_energy, _shape(best.model)
+
+
+def _trial(model: Model, part: float, shorter: float, quieter: float, shape: np.ndarray) -> Model:
+    """Return a model to start from: stretched in part, with shorter bandwidths and less noise in the data."""
+    stretched = stretched_kernel(model.kernel, part * shape)
+    trial = Model(stretched, model.data, model.physics, model.gamma, model.rho, model.eta)
+    given = trial.parameters
+    noises = [name for name in given if name.split(".")[-1] == "gamma"]
+    changes = {name: shorter * given[name] for name in bandwidths(trial)}
+    return trial.replace(changes | {name: quieter * given[name] for name in noises})
+
+
+def _energy(model: Model) -> float:
+    try:
+        return value(solve(model, explain=False), False, True, warn=False).free_energy
+    except PilescoreError:
+        return math.inf
+
+
+def _open(model: Model) -> dict[str, tuple[Any, Any]]:
+    """Return wide bounds on bandwidths and on all temperatures but η."""
+    names = [name for name, path in named_paths(model).items() if is_temperature(path[0]) and name != "eta"]
+    given = model.parameters
+    return {name: (given[name] / DECADES, given[name] * DECADES) for name in [*names, *bandwidths(model)]}
+
+
+def _searched(model: Model, *, given_physics: bool) -> Minimum:
+    """Return the minimum over the stretch, which all parts of the kernel have in common, and with data what is open."""
+    first, *others = [name for name in model.parameters if name.startswith("kernel.") and name.endswith("shape")]
+    over = {first: (-REACH, REACH), **(_open(model) if given_physics else {})}
+    ties = {other: lambda p: p[first] for other in others}
+    return minimize(model, over, ties=ties, given_physics=given_physics, **SEARCH)
+
+
+def _shape(model: Model) -> np.ndarray:
+    return np.asarray(next(value for name, value in model.parameters.items() if name.endswith("shape")))

@@ -1,0 +1,241 @@
+"""A solved model taken apart: left-out errors, groups of blocks given all the others, digits lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.optimize import minimize as scipy_minimize
+from scipy.optimize import minimize_scalar
+
+from .domains import Region, Slice, Union
+from .gram import cross
+from .layouts import Layout, query
+from .linalg import EPS, threads
+from .model import Model
+from .observations import Observation
+from .system import solve
+
+LARGEST_GROUP = 600
+"""Rows of a group that are looked at for a systematic part; of more, so many are taken at random."""
+
+LENGTHS = (0.1, 0.3, 1.0, 3.0)
+"""Lengths of a systematic part, in parts of the extent of a group."""
+
+RANGE = 14.0
+"""How far the logarithms of a noise factor and of an amplitude may go."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Inspection:
+    """What is read from `C⁻¹` and `α` of a model; vectors are in the stacked order of its blocks."""
+
+    model: Model
+    alpha: Float[np.ndarray, " N"]
+    noise: Float[np.ndarray, " N"]
+    left_out_variances: Float[np.ndarray, " N"]
+    """`1/(C⁻¹)_ii`."""
+    rounding: tuple[float, float]
+    """Estimates of the rounding errors of `log det C` and of `ỹᵀC⁻¹ỹ`."""
+    terms: tuple[float, float]
+    """`log det C` and `ỹᵀC⁻¹ỹ`."""
+    condition: float
+    inverse: Float[np.ndarray, "N N"]
+    """`C⁻¹`, its lower triangle, in the order of assembly."""
+    order: Int[np.ndarray, " N"]
+    """Where each stacked row stands in the order of assembly."""
+    rows: Layout
+    eta: float
+
+    @functools.cached_property
+    def fitted(self) -> Float[np.ndarray, " N"]:
+        """Residuals of the posterior mean, `Sα`."""
+        return self.noise * self.alpha
+
+    @functools.cached_property
+    def left_out(self) -> Float[np.ndarray, " N"]:
+        """Residuals of each value predicted from all others, `α_i/(C⁻¹)_ii`."""
+        return self.alpha * self.left_out_variances
+
+    @functools.cached_property
+    def scaled(self) -> Float[np.ndarray, " N"]:
+        """The same in predicted deviations."""
+        return self.alpha * np.sqrt(self.left_out_variances)
+
+    @property
+    def data(self) -> slice:
+        """The rows of the data."""
+        return slice(0, sum(block.size for block in self.model.data))
+
+    @functools.cached_property
+    def groups(self) -> dict[str, Int[np.ndarray, " n"]]:
+        """Rows of the data, of the equations and of the conditions; those that are there."""
+        kinds = [kind(block, self.model) for block in self.model.blocks]
+        each = np.repeat(kinds, [block.size for block in self.model.blocks])
+        return {name: np.flatnonzero(each == name) for name in ("data", "equation", "conditions") if name in kinds}
+
+    def missed(self) -> float:
+        """Return by how much the posterior mean misses the equations, in parts of the size of their terms."""
+        squares, total, start = 0.0, 0.0, 0
+        for block in self.model.blocks:
+            rows = slice(start, start + block.size)
+            start += block.size
+            if kind(block, self.model) == "equation" and block.matrix is None:
+                weights = block.weights / block.weights.sum()
+                squares += float(weights @ self.fitted[rows] ** 2)
+                terms = [self._term(block, i) for i in range(len(block.indices))]
+                total += float(weights @ (block.values**2 + np.square(terms).sum(axis=0)))
+        return math.sqrt(squares / total) if total > 0 else 0.0
+
+    def _term(self, block: Observation, i: int) -> Float[np.ndarray, " n"]:
+        """Return the posterior mean of one term of a block's operator at its nodes."""
+        ones = query(block.points, (block.indices[i],), lambda points: np.ones((1, len(points))))
+        mean = np.concatenate([cross(self.model.kernel, tile, self.rows, self.eta) for tile in ones.tiles])
+        return np.asarray(block.coefficients)[i] * (mean @ self.alpha[np.argsort(self.order)])
+
+    def predicted(self, rows: Int[np.ndarray, " n"]) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n n"]]:
+        """Return errors of a group of rows predicted from all others, and their covariance with the noise."""
+        place = np.sort(self.order[rows])
+        part = np.tril(self.inverse[np.ix_(place, place)])
+        covariance = cho_solve(cho_factor(part, lower=True), np.eye(len(place)))
+        back = np.searchsorted(place, self.order[rows])
+        covariance = covariance[np.ix_(back, back)]
+        return covariance @ self.alpha[rows], covariance
+
+
+def inspect(model: Model) -> Inspection:
+    """Factor, solve and invert once, and take apart what comes out."""
+    system = solve(model)
+    order = np.argsort(system.rows.order)
+    logdet, quadratic, condition = system.factor.logdet, system.quadratic, system.factor.condition()
+    scale = np.sqrt(system.factor.diagonal)
+    inverse = system.factor.invert()
+    diagonal = inverse.diagonal().copy()
+    rounding = (EPS * float(diagonal @ scale**2), EPS * float(np.abs(system.alpha) @ scale) ** 2)
+    parts = (system.alpha, system.noise, 1.0 / diagonal)
+    alpha, noise, variances = (part[order] for part in parts)
+    rows, eta = system.rows, system.eta
+    return Inspection(
+        model, alpha, noise, variances, rounding, (logdet, quadratic), condition, inverse, order, rows, eta
+    )
+
+
+def kind(block: Observation, model: Model) -> str:
+    """Return what a block is: data, an equation within a region, or a condition on part of its boundary."""
+    if block.role == "data":
+        return "data"
+    if block.region is not None:
+        return "conditions" if _on_boundary(block.region) else "equation"
+    highest = max(_order(each) for each in model.physics)
+    return "conditions" if block.matrix is not None or _order(block) < highest else "equation"
+
+
+def _order(block: Observation) -> int:
+    return max(map(sum, block.indices))
+
+
+def _on_boundary(region: Region) -> bool:
+    if isinstance(region, Union):
+        return all(map(_on_boundary, region.regions))
+    return isinstance(region, Slice) or region.normal is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class Disagreement:
+    """Whether a group differs systematically from what all others say of it."""
+
+    gain: float
+    """Nats that a smooth difference gains over noise of any size."""
+    energy: float
+    """`−log p(group | others)` with noise of the best size, up to a constant of the group."""
+    noise_factor: float
+    """The best noise variance over that of the model."""
+    share: float
+    """The share of the squared errors that the smooth difference explains."""
+    length: float
+    """Its length, in parts of the extent of the group."""
+
+
+def disagreement(inspection: Inspection, rows: Int[np.ndarray, " n"], *, smooth: bool = True) -> Disagreement:
+    """Return how much more probable a group given all others is if it may differ from them by a smooth function.
+
+    The errors `e` of the group, predicted from all others, are `N(0, B + τS)` with the model's noise `S`. Against
+    that stands `N(0, B + τS + a K)`, `K` a Gaussian kernel of one of several lengths; `τ` and `a` maximise.
+    """
+    errors, covariance = inspection.predicted(rows)
+    if len(rows) > LARGEST_GROUP:
+        some = np.sort(np.random.default_rng(0).choice(len(rows), LARGEST_GROUP, replace=False))
+        rows, errors, covariance = rows[some], errors[some], covariance[np.ix_(some, some)]
+    deviation = np.sqrt(inspection.noise[rows])
+    errors = errors / deviation
+    known = covariance / deviation / deviation[:, None] - np.eye(len(rows))
+    with threads(len(rows)):
+        null = minimize_scalar(lambda t: _energy(known, errors, np.exp(t)), bounds=(-RANGE, RANGE), method="bounded")
+        best = Disagreement(0.0, float(null.fun), float(np.exp(null.x)), 0.0, float("nan"))
+        centres = _centres(inspection.model)[rows]
+        extent = np.where(np.ptp(centres, axis=0) > 0, np.ptp(centres, axis=0), 1.0)
+        size = float(np.mean(errors**2))
+        for length in LENGTHS if smooth and len(rows) > 3 and size > 0 else ():
+            apart = (centres[:, None] - centres) / (length * extent)
+            kernel = np.exp(-0.5 * (apart**2).sum(axis=-1)) / deviation / deviation[:, None]
+            kernel /= kernel.diagonal().mean()
+            found = _smooth(known, kernel, errors, null.x, np.log(size))
+            if best.energy - found[0] > best.gain:
+                total = known + found[1] * np.eye(len(rows)) + found[2] * kernel
+                explained = found[2] * kernel @ np.linalg.solve(total, errors)
+                share = 1.0 - float(np.sum((errors - explained) ** 2) / np.sum(errors**2))
+                best = dataclasses.replace(best, gain=best.energy - found[0], share=share, length=length)
+    return best
+
+
+def _energy(known: np.ndarray, errors: np.ndarray, noise: float) -> float:
+    return _with_slopes(known + noise * np.eye(len(errors)), errors, (), ())[0]
+
+
+def _smooth(
+    known: np.ndarray, kernel: np.ndarray, errors: np.ndarray, noise: float, size: float
+) -> tuple[float, float, float]:
+    """Return the least energy with a smooth difference, its noise factor and its amplitude."""
+    parts = (np.eye(len(errors)), kernel)
+
+    def objective(u: np.ndarray) -> tuple[float, np.ndarray]:
+        scale = np.exp(u)
+        value, slopes = _with_slopes(known, errors, parts, scale)
+        return value, slopes * scale
+
+    bounds = [(-RANGE, RANGE), (size - RANGE, size + RANGE)]
+    starts = [np.clip(start, *np.transpose(bounds)) for start in ((noise, size - 3.0), (noise - 2.0, size))]
+    ends: list[Any] = [scipy_minimize(objective, u, jac=True, method="L-BFGS-B", bounds=bounds) for u in starts]
+    best = min(ends, key=lambda end: end.fun)
+    return float(best.fun), float(np.exp(best.x[0])), float(np.exp(best.x[1]))
+
+
+def _with_slopes(known: np.ndarray, errors: np.ndarray, parts: Any, factors: Any) -> tuple[float, np.ndarray]:
+    """Return `−log N(e; 0, B + Σ c_i K_i)` up to a constant, and its slopes in `c`; a wall where it is not definite."""
+    total = known + sum(factor * part for factor, part in zip(factors, parts, strict=True))
+    try:
+        factor = cho_factor(total, lower=True)
+    except LinAlgError:
+        return 1e300, np.zeros(len(parts))
+    weights = cho_solve(factor, errors)
+    value = 0.5 * float(errors @ weights) + float(np.log(factor[0].diagonal()).sum())
+    inverse = cho_solve(factor, np.eye(len(errors))) if parts else None
+    slopes = [0.5 * float(np.vdot(inverse, part) - weights @ part @ weights) for part in parts]
+    return value, np.array(slopes)
+
+
+def _centres(model: Model) -> Float[np.ndarray, "N d"]:
+    """Return a point for each value; of a functional, the mean of the points where it looks."""
+    places = []
+    for block in model.blocks:
+        if block.matrix is None:
+            places.append(block.points)
+        else:
+            weights = np.abs(block.matrix)
+            places.append(weights @ block.points / weights.sum(axis=1, keepdims=True))
+    return np.concatenate(places)

@@ -1,0 +1,1 @@
+"""A suite of problems with known solutions that measures how well hyperparameters are chosen."""
