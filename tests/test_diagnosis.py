@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import pilescore as ps
 from pilescore.adaptation import Stretched, _exponential, _symmetric, stretched_kernel
 from pilescore.findings import CHECKS, Finding, ordered
-from pilescore.inspection import disagreement, inspect, kind
+from pilescore.inspection import disagreement, inspect, kind, without
 from pilescore.symptoms import _log_tail
 
 LINE = ps.Box(x=(0, 1))
@@ -210,6 +210,35 @@ def test_an_outlier_is_named():
     assert "outliers" not in ps.diagnose(model, checks=["outliers"], progress=False)
 
 
+def test_an_outlier_does_not_pass_for_a_contradiction():
+    model = line()
+    (block,) = model.data
+    averages = ps.Functional(ps.identity, [[0.2], [0.4], [0.6]], np.tril(np.ones((3, 3))) / 3, np.ones(3))
+    rough = ps.observe(averages, [0.3, 0.1, 0.2], gamma=5.0)
+    bad = ps.observe(ps.identity, block.values + 0.7 * (np.arange(40) == 11), at=block.points)
+    both = dataclasses.replace(model, data=(bad, rough))
+    fewer = without(both, np.array([11, 41]))
+    keep = np.arange(40) != 11
+    matrix = averages.matrix[[0, 2]]
+    wanted = ps.Model(
+        model.kernel,
+        [
+            ps.observe(ps.identity, block.values[keep], at=block.points[keep]),
+            ps.observe(ps.Functional(ps.identity, averages.points, matrix, np.ones(2)), [0.3, 0.2], gamma=5.0),
+        ],
+        model.physics,
+        model.gamma,
+        model.rho,
+    )
+    assert ps.pile(fewer).value == pytest.approx(ps.pile(wanted).value, rel=1e-10)
+    names = ["physics_against_data", "boundary_against_interior"]
+    with_it, without_it = (
+        ps.diagnose(dataclasses.replace(model, data=(each,)), checks=names) for each in (bad, wanted.data[0])
+    )
+    for name in names:
+        assert with_it[name].value == pytest.approx(without_it[name].value, abs=1e-6)
+
+
 def test_a_wrong_condition_is_found():
     model = line()
     equation, start = model.physics
@@ -343,7 +372,7 @@ def test_findings_are_ordered_and_shown_safely():
     )
     assert [each.name for each in found] == ["overfit", "miscalibrated", "outliers", "at_bound"]
     assert (len(found), bool(found), found.healthy) == (4, True, False)
-    assert "1 failure, 2 warnings, 1 note; 1 checks are fine" in found.summary
+    assert "1 failure, 2 warnings, 1 note; 1 check is fine" in found.summary
     page = found._repr_html_()
     assert "&lt;b&gt;bad" in page
     assert "<b>bad" not in page

@@ -1,5 +1,6 @@
 """The README's own examples run. Its first command is run by CI, which compares what it prints."""
 
+import dataclasses
 import doctest
 import re
 import runpy
@@ -40,6 +41,14 @@ def test_page_on_choosing():
     for block in re.findall(r"```python\n(.*?)```", page, flags=re.S):
         exec(compile(block, "choosing.md", "exec"), names)
     assert names["best"].converged
+
+
+def test_page_on_diagnosis():
+    page = (DOCS / "diagnosis.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    exec(compile(block, "diagnosis.md", "exec"), {})
+    for field in dataclasses.fields(ps.Thresholds):
+        assert f"`{field.name}`" in page
 
 
 def test_page_on_problem_files(tmp_path, monkeypatch):

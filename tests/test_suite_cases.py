@@ -96,10 +96,10 @@ def test_sizes_bounds_and_grids(name):
     start = model(name, 0)
     assert 150 <= start.size <= 450
     assert 30 <= start.data[0].size <= 120
-    assert list(each.grid) == list(each.over)
+    assert [*each.grid, "eta"] == list(each.over)
     assert 100 <= np.prod([len(values) for values in each.grid.values()]) <= 250
-    for parameter, (low, high) in each.over.items():
-        values = each.grid[parameter]
+    for parameter, values in each.grid.items():
+        low, high = each.over[parameter]
         assert low <= values.min() < values.max() <= high
         assert np.all(np.diff(values) > 0)
         start.replace({parameter: low})

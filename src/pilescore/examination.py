@@ -9,14 +9,21 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Int
 
 from .errors import PilescoreError
 from .findings import Finding, Severity, Thresholds
-from .inspection import Inspection, inspect
+from .inspection import Inspection, inspect, robust, without
 from .minimum import Minimum
 from .model import Model, is_temperature, named_paths
 from .score import value
 from .system import solve
+
+FEWEST = 8
+"""Data with fewer values have no meaningful spread."""
+
+OFTEN = 0.05
+"""The share of the data beyond which large errors are no outliers, but tails that the model does not have."""
 
 STRETCHES = (0.25, 0.5, math.sqrt(0.5), math.sqrt(2.0), 2.0, 4.0)
 """Factors of all bandwidths in the profile about the present ones."""
@@ -37,6 +44,19 @@ class Examination:
     def inspection(self) -> Inspection:
         """The model taken apart."""
         return inspect(self.model)
+
+    @functools.cached_property
+    def outlying(self) -> Int[np.ndarray, " k"]:
+        """Data whose left-out errors are far beyond those of the rest, the worst first; none where they are many."""
+        sizes = robust(self.inspection)
+        rows = np.flatnonzero(sizes > self.thresholds.outliers)
+        few = len(sizes) >= FEWEST and len(rows) <= max(2, OFTEN * len(sizes))
+        return rows[np.argsort(-sizes[rows])] if few else rows[:0]
+
+    @functools.cached_property
+    def cleaned(self) -> Inspection:
+        """The model without outlying data, taken apart: these would pass for contradictions."""
+        return inspect(without(self.model, self.outlying)) if len(self.outlying) else self.inspection
 
     @functools.cached_property
     def base(self) -> float:

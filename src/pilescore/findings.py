@@ -85,7 +85,7 @@ class Finding:
     measure: str
     """What `value` is."""
     meaning: str
-    """What it means, in one sentence; why, if the check was skipped."""
+    """What it means, in one sentence; why, if the check was skipped, or is fine in spite of its value."""
     advice: str
     """What to try."""
     details: Mapping[str, Any]
@@ -104,7 +104,8 @@ class Finding:
         side = "below" if self.below else "above"
         text = f"{self.name}: {self.measure} {digits(self.value)} (fires {side} {digits(self.threshold)})"
         if self.status == "fine":
-            return text
+            beyond = self.value < self.threshold if self.below else self.value > self.threshold
+            return f"{text}. {self.meaning}" if beyond else text
         return f"{self.severity.upper()} {text}\n    {self.meaning}\n    Try: {self.advice}"
 
 
@@ -151,9 +152,8 @@ class Diagnosis:
         parts = [f"{counts[kind]} {kind}{'s' * (counts[kind] > 1)}" for kind in SEVERITIES if counts[kind]]
         status = Counter(each.status for each in self.checked)
         text = ", ".join(parts) if parts else "nothing found"
-        return f"{text}; {status['fine']} checks are fine" + (
-            f", {status['skipped']} skipped" if status["skipped"] else ""
-        )
+        fine = f"{status['fine']} {'check is' if status['fine'] == 1 else 'checks are'} fine"
+        return f"{text}; {fine}" + (f", {status['skipped']} skipped" if status["skipped"] else "")
 
     def __repr__(self) -> str:
         return "\n".join([f"Diagnosis: {self.summary}", *(repr(each) for each in self.findings)])

@@ -125,6 +125,30 @@ def inspect(model: Model) -> Inspection:
     )
 
 
+def robust(inspection: Inspection) -> Float[np.ndarray, " n"]:
+    """Return the sizes of left-out errors of the data in robust deviations; none where most of them are zero."""
+    scaled = np.abs(inspection.scaled[inspection.data])
+    scale = 1.4826 * float(np.median(scaled)) if len(scaled) else 0.0
+    return scaled / scale if scale > 0 else np.zeros(len(scaled))
+
+
+def without(model: Model, rows: Int[np.ndarray, " k"]) -> Model:
+    """Return a model without some of its data, by their places in the stacked vector."""
+    kept, start = [], 0
+    for block in model.data:
+        keep = np.setdiff1d(np.arange(block.size), rows - start)
+        start += block.size
+        if len(keep):
+            parts: dict[str, Any] = {name: getattr(block, name)[keep] for name in ("values", "weights")}
+            if block.matrix is not None:
+                parts["matrix"] = block.matrix[keep]
+            else:
+                parts["points"] = block.points[keep]
+                parts["table"] = None if block.table is None else block.table[:, keep]
+            kept.append(dataclasses.replace(block, **parts))
+    return dataclasses.replace(model, data=tuple(kept))
+
+
 def kind(block: Observation, model: Model) -> str:
     """Return what a block is: data, an equation within a region, or a condition on part of its boundary."""
     if block.role == "data":

@@ -8,9 +8,9 @@ import numpy as np
 from scipy.special import chdtrc
 
 from .errors import PilescoreError, listed
-from .examination import Examination, finding, skipped
+from .examination import FEWEST, Examination, finding, skipped
 from .findings import Finding
-from .inspection import disagreement, inspect, kind
+from .inspection import disagreement, inspect, kind, robust
 from .linalg import EPS
 from .model import Model
 
@@ -22,12 +22,6 @@ UNPREDICTED = 0.5
 
 MISSED = 0.1
 """The part of the size of its terms by which an equation may be missed."""
-
-OFTEN = 0.05
-"""The share of the data beyond which large errors are no outliers, but tails that the model does not have."""
-
-FEWEST = 8
-"""Data with fewer values have no meaningful spread."""
 
 LEVELS = {50: 0.6744897501960817, 80: 1.2815515655446004, 95: 1.959963984540054}
 """Half widths of intervals, in deviations, by their coverage in percent."""
@@ -82,14 +76,19 @@ def overfit(examination: Examination) -> Finding:
     best = max(gains, key=lambda change: gains[change])
     fires = ratio < examination.thresholds.overfit and (gains[best] > OBJECTION or learnt < UNPREDICTED)
     more = f", and {best} would gain {gains[best]:.3g} nats" if gains[best] > OBJECTION else ""
+    meaning = (
+        f"The model runs through the data and does not predict them as well: left out, {100 * max(learnt, 0):.2g}% of "
+        f"their mean square is predicted{more}."
+    )
+    if not fires:
+        meaning = "But left-out data are predicted, and evidence wants no more noise: the data are that precise."
     return finding(
         examination,
         "overfit",
         ratio,
         "failure",
         "errors at the data over errors of left-out data are",
-        f"The model runs through the data and does not predict them as well: left out, {100 * max(learnt, 0):.2g}% "
-        f"of their mean square is predicted{more}.",
+        meaning,
         "a larger gamma, a longer bandwidth; or let ps.minimize choose both.",
         below=True,
         fires=fires,
@@ -101,16 +100,10 @@ def overfit(examination: Examination) -> Finding:
 
 def outliers(examination: Examination) -> Finding:
     """Say whether left-out errors of single data are far beyond those of the rest."""
-    found, model = examination.inspection, examination.model
-    scaled = found.scaled[found.data]
-    if len(scaled) < FEWEST:
+    found, model, rows = examination.inspection, examination.model, examination.outlying
+    if found.data.stop < FEWEST:
         return skipped(examination, "outliers", f"There are fewer than {FEWEST} data.")
-    scale = 1.4826 * float(np.median(np.abs(scaled)))
-    if not scale > 0:
-        return skipped(examination, "outliers", "More than half of the data are predicted without any error.")
-    robust = np.abs(scaled) / scale
-    rows = np.flatnonzero(robust > examination.thresholds.outliers)
-    rows = rows[np.argsort(-robust[rows])]
+    sizes = robust(found)
     number = np.repeat(np.arange(len(model.data)), [block.size for block in model.data])
     first = np.cumsum([0, *(block.size for block in model.data)])
     named = [
@@ -119,7 +112,7 @@ def outliers(examination: Examination) -> Finding:
             "index": int(row - first[number[row]]),
             "value": float(model.values[row]),
             "predicted": float(model.values[row] - found.left_out[row]),
-            "deviations": float(robust[row]),
+            "deviations": float(sizes[row]),
         }
         for row in rows[:LISTED]
     ]
@@ -128,13 +121,15 @@ def outliers(examination: Examination) -> Finding:
     return finding(
         examination,
         "outliers",
-        float(robust.max()),
+        float(sizes.max()),
         "warning",
         "the largest error of a left-out datum, in robust deviations, is",
-        f"{which}{more} {'is' if len(rows) == 1 else 'are'} far from what all other data and the physics predict.",
+        f"{which}{more} {'is' if len(rows) == 1 else 'are'} far from what all other data and the physics predict."
+        if len(rows)
+        else "But such errors are too many to be outliers.",
         "look at these values (details['outliers'] has them beside their predictions); correct them, leave them "
         "out, or give them a larger noise= of their own.",
-        fires=0 < len(rows) <= max(2, OFTEN * len(scaled)),
+        fires=len(rows) > 0,
         outliers=named,
         count=len(rows),
     )
@@ -171,11 +166,11 @@ def miscalibrated(examination: Examination) -> Finding:
 
 def physics_against_data(examination: Examination) -> Finding:
     """Say whether data and physics differ from what each says of the other, by a smooth function."""
-    found, name = examination.inspection, "physics_against_data"
+    found, name = examination.cleaned, "physics_against_data"
     if not {"data", "equation"} <= {*found.groups}:
         return skipped(examination, name, "There are not both, data and an equation within a region.")
     data, equation = (disagreement(found, found.groups[group]) for group in ("data", "equation"))
-    alone = _without_equation(examination.model)
+    alone = _without_equation(found.model)
     try:
         without = disagreement(inspect(alone), np.arange(found.data.stop), smooth=False).energy
     except PilescoreError:
@@ -211,7 +206,7 @@ def physics_against_data(examination: Examination) -> Finding:
 
 def boundary_against_interior(examination: Examination) -> Finding:
     """Say whether conditions differ from what equation and data say of them."""
-    found, name = examination.inspection, "boundary_against_interior"
+    found, name = examination.cleaned, "boundary_against_interior"
     if not {"conditions", "equation"} <= {*found.groups}:
         return skipped(examination, name, "There are not both, conditions on a boundary and an equation within it.")
     rows = found.groups["conditions"]
@@ -259,7 +254,7 @@ def ill_conditioned(examination: Examination) -> Finding:
 
 def _surprise(examination: Examination, group: str) -> float:
     """Return `−log p` of the squared errors of a group given all others being as large as they are, or larger."""
-    found = examination.inspection
+    found = examination.cleaned
     errors, covariance = found.predicted(found.groups[group])
     square = float(errors @ np.linalg.solve(covariance, errors))
     return -_log_tail(square, len(errors))

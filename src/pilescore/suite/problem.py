@@ -21,6 +21,8 @@ Physics: TypeAlias = Callable[[np.random.Generator], list[Any]]
 GAMMA = (1e-6, 4.0)
 RHO = (1e-6, 1.0)
 """Bounds, for an operator of size one."""
+ETA = (1e-2, 1e4)
+"""Bounds of the scale of the prior; on grids it is 1, the size of all solutions."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,7 +40,7 @@ class Case:
     over: Bounds
     """Bounds of what is chosen, by name."""
     grid: Mapping[str, np.ndarray]
-    """Values within the bounds, by the same names."""
+    """Values within the bounds, by the same names; η is left out."""
     noise: float
     """The standard deviation of the noise of the data."""
     well_specified: bool = True
@@ -64,8 +66,8 @@ def problem(
     source_noise: float = 0.0,
 ) -> Case:
     """Return a case: `data` are their region and number, `size` is that of the operator, `least` the grid's least γ."""
-    over = {**lengths, "gamma": GAMMA, "rho": (RHO[0] * size**2, RHO[1] * size**2)}
-    start = {each: math.sqrt(low * high) for each, (low, high) in over.items()}
+    over = {**lengths, "gamma": GAMMA, "rho": (RHO[0] * size**2, RHO[1] * size**2), "eta": ETA}
+    start = {each: math.sqrt(low * high) for each, (low, high) in over.items()} | {"eta": 1.0}
 
     def model(seed: int) -> ps.Model:
         rng = np.random.default_rng([zlib.crc32(name.encode()), seed])
