@@ -24,7 +24,10 @@ from .score import value
 from .system import solve
 
 REACH = 3.0
-"""How far the logarithms of stretches may go: a factor of 20 either way."""
+"""How far the entries of `L` may go."""
+
+START = 1.0
+"""Entries of `L` from which the search without data starts, beside zero: with nodes too few it has several minima."""
 
 CLEAR = 3.0
 """Nats that a stretched kernel must gain without data for the data to be asked."""
@@ -35,11 +38,11 @@ SEARCH: dict[str, Any] = {"tolerance": 1e-5, "max_evaluations": 60, "hessian": F
 DECADES = 1e4
 """How far temperatures may go either way while a stretched kernel is tried."""
 
-PARTS = (1.0, 0.7, 0.4, 0.2, 0.05, 0.0)
+PARTS = (1.0, 0.7, 0.4, 0.2, 0.05)
 """Parts of the stretch that the equation wants from which the search with data may start."""
 
-SHORTER, QUIETER = (1.0, 0.3, 0.1), (1.0, 0.1)
-"""Factors of bandwidths and of γ there: a collapsed model has too much of both."""
+LENGTHS, NOISES = (10.0, 3.0, 1.0, 0.3, 0.1), (1.0, 0.1)
+"""Factors of bandwidths and of γ there: a collapsed model has bandwidths of any length, and too much noise."""
 
 HALVINGS = 12
 """Halvings and doublings in the series for the exponential of a matrix."""
@@ -90,8 +93,16 @@ def _symmetric(shape: Float[Array, " p"], dimension: int) -> Float[Array, "d d"]
 
 
 def _exponential(shape: Float[Array, " p"], dimension: int) -> Float[Array, "d d"]:
-    """Return `exp L` by a short series and repeated squaring: differentiable also where eigenvalues coincide."""
-    small = _symmetric(shape, dimension) / 2.0**HALVINGS
+    """Return `exp L`, differentiable also where eigenvalues coincide."""
+    symmetric = _symmetric(shape, dimension)
+    if dimension == 2:  # L² = r² I, and so cosh r · I + sinh r / r · L
+        square = symmetric[0, 0] ** 2 + symmetric[0, 1] ** 2
+        apart = square > 1e-8
+        r = jnp.sqrt(jnp.where(apart, square, 1.0))
+        cosh = jnp.where(apart, jnp.cosh(r), 1.0 + square / 2 + square**2 / 24)
+        sinc = jnp.where(apart, jnp.sinh(r) / r, 1.0 + square / 6 + square**2 / 120)
+        return cosh * jnp.eye(2) + sinc * symmetric
+    small = symmetric / 2.0**HALVINGS
     term = total = jnp.eye(dimension)
     for k in range(1, 6):
         term = term @ small / k
@@ -109,6 +120,7 @@ def ill_suited_kernel(examination: Examination) -> Finding:
         return skipped(examination, name, "It is for equations in two and three dimensions.")
     if not _all_radial(model.kernel):
         return skipped(examination, name, f"{model.kernel!r} is not made of stationary kernels that can be stretched.")
+    model = _loud(examination)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrecisionWarning)
@@ -116,7 +128,8 @@ def ill_suited_kernel(examination: Examination) -> Finding:
             gain, count, unit = free, sum(block.size for block in model.physics), "node"
             if model.data and free > CLEAR:  # only then ask the data
                 count, unit = sum(block.size for block in model.data), "datum"
-                gain, shape = _with_data(model, shape)
+                other = model.replace({each: LENGTHS[0] * model.parameters[each] for each in bandwidths(model)})
+                gain, shape = _with_data(model, [shape, _without_data(other, dimension)[1]])
     except PilescoreError as failure:
         return skipped(examination, name, f"No stretched kernel could be scored: {failure}")
     values, vectors = np.linalg.eigh(np.asarray(_symmetric(jnp.asarray(shape), dimension)))
@@ -130,11 +143,13 @@ def ill_suited_kernel(examination: Examination) -> Finding:
         gain / count,
         "failure",
         f"nats for each {unit} that a rotated and stretched kernel gains are",
-        f"The kernel does not suit the equation: one that is {factor:.3g} times longer in the direction "
-        f"({along}){axes} than across it would gain {gain:.3g} "
-        f"nats{'' if model.data else ', before there are any data'}.",
+        f"The kernel does not suit the equation: stretched {factor:.3g} times as far in the direction ({along}){axes} "
+        f"as across it, it would gain {gain:.3g} nats{'' if model.data else ', before there are any data'}.",
         "a bandwidth for each axis (ps.RBF(bandwidth=[…])), ps.AnisotropicRBF, ps.FullCovarianceRBF or "
         "ps.LinearMap with this direction; ps.data_free_landscape shows which suits.",
+        fires=gain > CLEAR
+        and gain > examination.thresholds.ill_suited_kernel * count
+        and (unit == "datum" or not model.data),
         gain=gain,
         data_free_gain=free,
         direction=direction.tolist(),
@@ -167,26 +182,39 @@ def _without_data(model: Model, dimension: int) -> tuple[float, np.ndarray]:
     return gain, _shape(best.model)
 
 
-def _with_data(model: Model, shape: np.ndarray) -> tuple[float, np.ndarray]:
+def _with_data(model: Model, shapes: list[np.ndarray]) -> tuple[float, np.ndarray]:
     """Return what the stretch gains for the data given the physics; the rest is free with and without it.
 
-    PILE proper would count how small the operator is on draws of the prior as well, however good the solution is.
+    PILE proper would count how small the operator is on draws of the prior as well, however good the solution is. The
+    shapes to start from are what the equation wants at these bandwidths and at longer ones, which nodes resolve better.
     """
     plain = minimize(model, _open(model), given_physics=True, **SEARCH)
-    start = plain.model
-    trials = [_trial(start, *each, shape) for each in itertools.product(PARTS, SHORTER, QUIETER)]
-    best = _searched(min(trials, key=_energy), given_physics=True)
-    return plain.pile.free_energy - best.pile.free_energy, _shape(best.model)
+    start, before = plain.model, plain.pile.free_energy
+    trials = [_trial(start, *each) for each in itertools.product(shapes, PARTS, LENGTHS, NOISES)]
+    trial = min(trials, key=_energy)
+    if not _energy(trial) < before:
+        return 0.0, shapes[0]
+    best = _searched(trial, given_physics=True)
+    return before - best.pile.free_energy, _shape(best.model)
 
 
-def _trial(model: Model, part: float, shorter: float, quieter: float, shape: np.ndarray) -> Model:
-    """Return a model to start from: stretched in part, with shorter bandwidths and less noise in the data."""
+def _loud(examination: Examination) -> Model:
+    """Return the model with a prior that is at least as large as the data: a collapsed one may have next to none."""
+    model, found = examination.model, examination.inspection
+    if not model.data:
+        return model
+    factor = float(np.mean(model.values[found.data] ** 2) / np.mean(found.prior[found.data]))
+    return model.replace({"eta": max(1.0, factor) * float(model.eta)})
+
+
+def _trial(model: Model, shape: np.ndarray, part: float, length: float, noise: float) -> Model:
+    """Return a model to start from: stretched in part, with other bandwidths and less noise in the data."""
     stretched = stretched_kernel(model.kernel, part * shape)
     trial = Model(stretched, model.data, model.physics, model.gamma, model.rho, model.eta)
     given = trial.parameters
     noises = [name for name in given if name.split(".")[-1] == "gamma"]
-    changes = {name: shorter * given[name] for name in bandwidths(trial)}
-    return trial.replace(changes | {name: quieter * given[name] for name in noises})
+    changes = {name: length * given[name] for name in bandwidths(trial)}
+    return trial.replace(changes | {name: noise * given[name] for name in noises})
 
 
 def _energy(model: Model) -> float:
@@ -197,8 +225,8 @@ def _energy(model: Model) -> float:
 
 
 def _open(model: Model) -> dict[str, tuple[Any, Any]]:
-    """Return wide bounds on bandwidths and on all temperatures but η."""
-    names = [name for name, path in named_paths(model).items() if is_temperature(path[0]) and name != "eta"]
+    """Return wide bounds on bandwidths and on all temperatures."""
+    names = [name for name, path in named_paths(model).items() if is_temperature(path[0])]
     given = model.parameters
     return {name: (given[name] / DECADES, given[name] * DECADES) for name in [*names, *bandwidths(model)]}
 
@@ -208,7 +236,10 @@ def _searched(model: Model, *, given_physics: bool) -> Minimum:
     first, *others = [name for name in model.parameters if name.startswith("kernel.") and name.endswith("shape")]
     over = {first: (-REACH, REACH), **(_open(model) if given_physics else {})}
     ties = {other: lambda p: p[first] for other in others}
-    return minimize(model, over, ties=ties, given_physics=given_physics, **SEARCH)
+    now = _shape(model)
+    starts = [now] if given_physics else [now, *(sign * START * unit for unit in np.eye(len(now)) for sign in (1, -1))]
+    given = [{first: each} for each in starts]
+    return minimize(model, over, starts=given, ties=ties, given_physics=given_physics, **SEARCH)
 
 
 def _shape(model: Model) -> np.ndarray:

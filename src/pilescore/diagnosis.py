@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .adaptation import ill_suited_kernel
-from .errors import PrecisionWarning, nearest, require
+from .errors import OutsideDomainWarning, PrecisionWarning, nearest, require
 from .examination import Examination
 from .findings import CHECKS, Diagnosis, Finding, Thresholds, ordered
 from .minimum import Minimum
@@ -46,12 +46,15 @@ def diagnose(
     model: Model | Minimum,
     *,
     over: Mapping[str, Any] | None = None,
-    given_physics: bool = False,
+    given_physics: bool | None = None,
     thresholds: Thresholds | None = None,
     checks: Iterable[str] | None = None,
     progress: bool | None = None,
 ) -> Diagnosis:
     """Return what is wrong with a model, the worst first: each finding with its measure, its threshold and advice.
+
+    A check that cannot be made is skipped, with the reason. A model that cannot be factored raises
+    `NotPositiveDefiniteError`, as `pile` does.
 
     Parameters
     ----------
@@ -60,7 +63,7 @@ def diagnose(
     over
         The bounds within which hyperparameters were chosen, as for `minimize`: to see which are at one.
     given_physics
-        Judge by the score of the data given the physics, as in `pile`.
+        Judge by the score of the data given the physics, as in `pile`; by default as the minimum was found.
     thresholds
         When each check fires.
     checks
@@ -93,16 +96,20 @@ def diagnose(
     best = model if isinstance(model, Minimum) else None
     inner = model.model if isinstance(model, Minimum) else model
     require(isinstance(inner, Model), "model", model, "a ps.Model, or the result of ps.minimize")
-    check_given(inner, given_physics)
+    given = bool(best is not None and best.given_physics) if given_physics is None else given_physics
+    check_given(inner, given)
     limits = Thresholds() if thresholds is None else thresholds
     require(isinstance(limits, Thresholds), "thresholds", thresholds, "a ps.Thresholds")
     wanted = _wanted(checks)
-    examination = Examination(inner, best, _bounds(inner, over), given_physics, limits)
+    where = None if over is None else space(inner, over)
+    examination = Examination(inner, best, where, given, limits)
     smooth = {"over_smoothed", "under_smoothed"} & wanted
     single = [check for check in SINGLE if check.__name__ in wanted]
     found: list[Finding] = []
     with warnings.catch_warnings(), progress_bar(len(single) + len(smooth), "diagnose", progress) as bar:
         warnings.simplefilter("ignore", PrecisionWarning)  # it is a finding
+        warnings.simplefilter("ignore", OutsideDomainWarning)  # said when the model was made
+        assert examination.inspection is not None  # a model that cannot be factored ends here, with an explanation
         if smooth:
             found += [each for each in smoothing(examination) if each.name in smooth]
             bar.update(len(smooth))
@@ -122,10 +129,3 @@ def _wanted(checks: Iterable[str] | None) -> set[str]:
         hint = f" (did you mean {near!r}?)" if near else ""
         require(name in CHECKS, "checks", name, f"names among {', '.join(CHECKS)}{hint}")
     return {*names}
-
-
-def _bounds(model: Model, over: Mapping[str, Any] | None) -> dict[str, tuple[float, float]]:
-    if over is None:
-        return {}
-    where = space(model, over)
-    return dict(zip(where.names, zip(where.low.tolist(), where.high.tolist(), strict=True), strict=True))

@@ -17,10 +17,14 @@ from .inspection import Inspection, inspect, robust, without
 from .minimum import Minimum
 from .model import Model, is_temperature, named_paths
 from .score import value
+from .space import Space
 from .system import solve
 
 FEWEST = 8
 """Data with fewer values have no meaningful spread."""
+
+UNLIKELY = 3.0
+"""Predicted deviations that an outlier is off by, too: in a smooth problem the largest of tiny errors is none."""
 
 OFTEN = 0.05
 """The share of the data beyond which large errors are no outliers, but tails that the model does not have."""
@@ -35,8 +39,8 @@ class Examination:
 
     model: Model
     minimum: Minimum | None
-    bounds: Mapping[str, tuple[float, float]]
-    """Bounds by the names of single hyperparameters, where known."""
+    where: Space | None
+    """The bounds within which hyperparameters were chosen, where known."""
     given_physics: bool
     thresholds: Thresholds
 
@@ -48,8 +52,8 @@ class Examination:
     @functools.cached_property
     def outlying(self) -> Int[np.ndarray, " k"]:
         """Data whose left-out errors are far beyond those of the rest, the worst first; none where they are many."""
-        sizes = robust(self.inspection)
-        rows = np.flatnonzero(sizes > self.thresholds.outliers)
+        sizes, scaled = robust(self.inspection), np.abs(self.inspection.scaled[self.inspection.data])
+        rows = np.flatnonzero((sizes > self.thresholds.outliers) & (scaled > UNLIKELY))
         few = len(sizes) >= FEWEST and len(rows) <= max(2, OFTEN * len(sizes))
         return rows[np.argsort(-sizes[rows])] if few else rows[:0]
 
@@ -72,22 +76,30 @@ class Examination:
             return math.inf
 
     @functools.cached_property
+    def places(self) -> dict[str, float]:
+        """Where hyperparameters stand between their bounds, from 0 to 1, as the search sees them."""
+        if self.where is None or (self.minimum is not None and self.minimum.profiled):  # bounds at another η
+            return {}
+        low, high = np.array(self.where.bounds).T
+        now = self.where.encode(self.where.read(self.model))
+        return dict(zip(self.where.names, ((now - low) / (high - low)).tolist(), strict=True))
+
+    @functools.cached_property
     def at_bounds(self) -> dict[str, Literal["lower", "upper"]]:
         """Hyperparameters that are at a bound."""
         found: dict[str, Literal["lower", "upper"]] = {}
         if self.minimum is not None:
             found |= self.minimum.at_bounds
-        found |= {name: "lower" if self.place(name) < 0.5 else "upper" for name in self.bounds if self._edge(name)}
+        near = self.thresholds.at_bound
+        found |= {name: "lower" for name, place in self.places.items() if place <= near}
+        found |= {name: "upper" for name, place in self.places.items() if place >= 1.0 - near}
         return found
 
-    def place(self, name: str) -> float:
-        """Return where a hyperparameter stands between its bounds, from 0 to 1; positive ones by their logarithm."""
-        (low, high), now = self.bounds[name], single_values(self.model)[name]
-        return math.log(now / low) / math.log(high / low) if low > 0 else (now - low) / (high - low)
-
-    def _edge(self, name: str) -> bool:
-        place = self.place(name)
-        return min(place, 1.0 - place) <= self.thresholds.at_bound
+    def is_open(self, name: str) -> bool:
+        """Whether a hyperparameter, or an element of it, was chosen; all were where nothing is known of that."""
+        names = () if self.where is None else self.where.names
+        chosen = [*names, *(self.minimum.values if self.minimum is not None else ())]
+        return not chosen or name in {each for full in chosen for each in (full, full.split("[")[0])}
 
     @property
     def temperatures(self) -> dict[str, float]:
@@ -98,42 +110,31 @@ class Examination:
     @functools.cached_property
     def stretched(self) -> dict[float, float]:
         """Nats gained by other bandwidths, by the factor of all of them that may go that way."""
-        given = {name: np.asarray(self.model.parameters[name]) for name in bandwidths(self.model)}
-        gains = {}
-        for factor in STRETCHES:
-            side = "lower" if factor < 1 else "upper"
-            held = {name.split("[")[0] for name, at in self.at_bounds.items() if at == side}
-            moved = {name: factor * value for name, value in given.items() if name not in held}
-            gains[factor] = self.base - self.energy(moved) if moved else 0.0
-        return gains
+        return {factor: self.base - self.energy(self._moved(factor)) for factor in STRETCHES}
+
+    def _moved(self, factor: float) -> dict[str, Any]:
+        """Return all bandwidths times a factor, but for those at a bound on that side."""
+        side = "lower" if factor < 1 else "upper"
+        held = {name for name, at in self.at_bounds.items() if at == side}
+        moved: dict[str, Any] = {}
+        for name in bandwidths(self.model):
+            now = np.asarray(self.model.parameters[name])
+            free = [f"{name}[{i}]" not in held for i in range(now.size)] if now.ndim else name not in held
+            moved[name] = np.where(free, factor, 1.0) * now
+        return moved
 
     @functools.cached_property
     def calmer(self) -> dict[str, float]:
-        """Nats gained by more noise, by longer bandwidths, and by both."""
-        noises = {name: now for name, now in self.temperatures.items() if name != "eta"}
-        lengths = {name: np.asarray(self.model.parameters[name]) for name in bandwidths(self.model)}
-        gains = {f"bandwidths × {by:.2g}": nats for by, nats in self.stretched.items() if by > 1}
-        for name, now in noises.items():
+        """Nats gained by more noise of the data, also with longer bandwidths."""
+        gains = {}
+        for name in [name for name in self.temperatures if name.split(".")[-1] == "gamma"]:
             for factor in (10.0, 100.0, 1e4):
-                gains[f"{name} × {factor:g}"] = self.base - self.energy({name: factor * now})
-                for by in (2.0, 5.0) if lengths else ():
-                    longer = {each: by * value for each, value in lengths.items()}
-                    nats = self.base - self.energy({name: factor * now, **longer})
+                noise = {name: factor * self.temperatures[name]}
+                gains[f"{name} × {factor:g}"] = self.base - self.energy(noise)
+                for by in (2.0, 5.0) if bandwidths(self.model) else ():
+                    nats = self.base - self.energy({**self._moved(by), **noise})
                     gains[f"{name} × {factor:g} with bandwidths × {by:g}"] = nats
         return gains
-
-
-def single_values(model: Model) -> dict[str, float]:
-    """Return every hyperparameter, elements of vectors one by one, by name."""
-    found: dict[str, float] = {}
-    for name, given in model.parameters.items():
-        array = np.asarray(given)
-        if array.ndim == 0:
-            found[name] = float(array)
-        else:
-            for index in np.ndindex(*array.shape):
-                found[f"{name}[{', '.join(map(str, index))}]"] = float(array[index])
-    return found
 
 
 def bandwidths(model: Model) -> list[str]:

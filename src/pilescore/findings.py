@@ -46,7 +46,7 @@ class Thresholds:
     """Nats that a systematic difference between data and physics gains."""
     boundary_against_interior: float | int = 6.0
     """Nats that a systematic difference between conditions and all the rest gains."""
-    outliers: float | int = 4.5
+    outliers: float | int = 4.0
     """Robust deviations of a left-out error."""
     miscalibrated: float | int = 0.15
     """The difference of the coverage of 50, 80 or 95% intervals from what it should be, beyond chance."""

@@ -38,6 +38,8 @@ class Inspection:
     model: Model
     alpha: Float[np.ndarray, " N"]
     noise: Float[np.ndarray, " N"]
+    prior: Float[np.ndarray, " N"]
+    """`ηQ_ii`."""
     left_out_variances: Float[np.ndarray, " N"]
     """`1/(C⁻¹)_ii`."""
     rounding: tuple[float, float]
@@ -80,17 +82,18 @@ class Inspection:
         return {name: np.flatnonzero(each == name) for name in ("data", "equation", "conditions") if name in kinds}
 
     def missed(self) -> float:
-        """Return by how much the posterior mean misses the equations, in parts of the size of their terms."""
-        squares, total, start = 0.0, 0.0, 0
+        """Return by how much the posterior mean misses an equation, in parts of the size of its terms; the worst."""
+        worst, start = 0.0, 0
         for block in self.model.blocks:
             rows = slice(start, start + block.size)
             start += block.size
             if kind(block, self.model) == "equation" and block.matrix is None:
                 weights = block.weights / block.weights.sum()
-                squares += float(weights @ self.fitted[rows] ** 2)
                 terms = [self._term(block, i) for i in range(len(block.indices))]
-                total += float(weights @ (block.values**2 + np.square(terms).sum(axis=0)))
-        return math.sqrt(squares / total) if total > 0 else 0.0
+                total = float(weights @ (block.values**2 + np.square(terms).sum(axis=0)))
+                if total > 0:
+                    worst = max(worst, math.sqrt(float(weights @ self.fitted[rows] ** 2) / total))
+        return worst
 
     def _term(self, block: Observation, i: int) -> Float[np.ndarray, " n"]:
         """Return the posterior mean of one term of a block's operator at its nodes."""
@@ -98,14 +101,30 @@ class Inspection:
         mean = np.concatenate([cross(self.model.kernel, tile, self.rows, self.eta) for tile in ones.tiles])
         return np.asarray(block.coefficients)[i] * (mean @ self.alpha[np.argsort(self.order)])
 
-    def predicted(self, rows: Int[np.ndarray, " n"]) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n n"]]:
+    @functools.cached_property
+    def block(self) -> Int[np.ndarray, " N"]:
+        """The number of the block of each row."""
+        return np.repeat(np.arange(len(self.model.blocks)), [block.size for block in self.model.blocks])
+
+    def predicted(self, group: str) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n n"]]:
         """Return errors of a group of rows predicted from all others, and their covariance with the noise."""
-        place = np.sort(self.order[rows])
-        part = np.tril(self.inverse[np.ix_(place, place)])
-        covariance = cho_solve(cho_factor(part, lower=True), np.eye(len(place)))
-        back = np.searchsorted(place, self.order[rows])
-        covariance = covariance[np.ix_(back, back)]
-        return covariance @ self.alpha[rows], covariance
+        if group not in self._known:
+            rows = self.groups[group]
+            place = np.sort(self.order[rows])
+            part = np.tril(self.inverse[np.ix_(place, place)])
+            covariance = cho_solve(cho_factor(part, lower=True), np.eye(len(place)))
+            back = np.searchsorted(place, self.order[rows])
+            covariance = covariance[np.ix_(back, back)]
+            self._known[group] = covariance @ self.alpha[rows], covariance
+        return self._known[group]
+
+    def squares(self, group: str) -> float:
+        """Return the squared errors of a group given all others, in units of their covariance: `χ²` of its size."""
+        return float(self.predicted(group)[0] @ self.alpha[self.groups[group]])
+
+    @functools.cached_property
+    def _known(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        return {}
 
 
 def inspect(model: Model) -> Inspection:
@@ -117,11 +136,11 @@ def inspect(model: Model) -> Inspection:
     inverse = system.factor.invert()
     diagonal = inverse.diagonal().copy()
     rounding = (EPS * float(diagonal @ scale**2), EPS * float(np.abs(system.alpha) @ scale) ** 2)
-    parts = (system.alpha, system.noise, 1.0 / diagonal)
-    alpha, noise, variances = (part[order] for part in parts)
+    parts = (system.alpha, system.noise, scale**2 - system.noise, 1.0 / diagonal)
+    alpha, noise, prior, variances = (part[order] for part in parts)
     rows, eta = system.rows, system.eta
     return Inspection(
-        model, alpha, noise, variances, rounding, (logdet, quadratic), condition, inverse, order, rows, eta
+        model, alpha, noise, prior, variances, rounding, (logdet, quadratic), condition, inverse, order, rows, eta
     )
 
 
@@ -185,35 +204,37 @@ class Disagreement:
     """Its length, in parts of the extent of the group."""
 
 
-def disagreement(inspection: Inspection, rows: Int[np.ndarray, " n"], *, smooth: bool = True) -> Disagreement:
+def disagreement(inspection: Inspection, group: str, *, smooth: bool = True) -> Disagreement:
     """Return how much more probable a group given all others is if it may differ from them by a smooth function.
 
     The errors `e` of the group, predicted from all others, are `N(0, B + τS)` with the model's noise `S`. Against
-    that stands `N(0, B + τS + a K)`, `K` a Gaussian kernel of one of several lengths; `τ` and `a` maximise.
+    that stands `N(0, B + τS + a K)`, `K` a Gaussian kernel of one of several lengths within each block, in units of the
+    block's noise; `τ` and `a` maximise.
     """
-    errors, covariance = inspection.predicted(rows)
-    if len(rows) > LARGEST_GROUP:
-        some = np.sort(np.random.default_rng(0).choice(len(rows), LARGEST_GROUP, replace=False))
-        rows, errors, covariance = rows[some], errors[some], covariance[np.ix_(some, some)]
+    rows = inspection.groups[group]
+    errors, covariance = inspection.predicted(group)
+    centres = _centres(inspection.model)[rows]
+    if len(rows) > LARGEST_GROUP:  # the same ones in whatever order they are
+        some = np.lexsort(centres.T)[np.linspace(0, len(rows) - 1, LARGEST_GROUP).round().astype(int)]
+        rows, errors, covariance, centres = rows[some], errors[some], covariance[np.ix_(some, some)], centres[some]
     deviation = np.sqrt(inspection.noise[rows])
     errors = errors / deviation
     known = covariance / deviation / deviation[:, None] - np.eye(len(rows))
+    block = inspection.block[rows]
+    size = float(np.mean(errors**2))
     with threads(len(rows)):
         null = minimize_scalar(lambda t: _energy(known, errors, np.exp(t)), bounds=(-RANGE, RANGE), method="bounded")
         best = Disagreement(0.0, float(null.fun), float(np.exp(null.x)), 0.0, float("nan"))
-        centres = _centres(inspection.model)[rows]
         extent = np.where(np.ptp(centres, axis=0) > 0, np.ptp(centres, axis=0), 1.0)
-        size = float(np.mean(errors**2))
         for length in LENGTHS if smooth and len(rows) > 3 and size > 0 else ():
             apart = (centres[:, None] - centres) / (length * extent)
-            kernel = np.exp(-0.5 * (apart**2).sum(axis=-1)) / deviation / deviation[:, None]
-            kernel /= kernel.diagonal().mean()
-            found = _smooth(known, kernel, errors, null.x, np.log(size))
-            if best.energy - found[0] > best.gain:
-                total = known + found[1] * np.eye(len(rows)) + found[2] * kernel
-                explained = found[2] * kernel @ np.linalg.solve(total, errors)
+            kernel = np.exp(-0.5 * (apart**2).sum(axis=-1)) * (block[:, None] == block)
+            energy, noise, amplitude = _smooth(known, kernel, errors, null.x, np.log(size))
+            if best.energy - energy > best.gain:
+                total = known + noise * np.eye(len(rows)) + amplitude * kernel
+                explained = amplitude * kernel @ np.linalg.solve(total, errors)
                 share = 1.0 - float(np.sum((errors - explained) ** 2) / np.sum(errors**2))
-                best = dataclasses.replace(best, gain=best.energy - found[0], share=share, length=length)
+                best = dataclasses.replace(best, gain=best.energy - energy, share=share, length=length)
     return best
 
 

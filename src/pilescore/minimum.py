@@ -44,6 +44,8 @@ class Minimum:
     """Scores with gradients that were computed in all, those of the Hessian and those found on disk included."""
     profiled: bool
     """Whether η was found too, in closed form."""
+    given_physics: bool = False
+    """Whether the data were scored given the physics."""
 
     @property
     def converged(self) -> bool:
@@ -180,6 +182,7 @@ def minimize(
         "interrupted: this is the best so far" if interrupted else best.reason,
         search.evaluations,
         search.profiled,
+        search.given_physics,
     )
 
 

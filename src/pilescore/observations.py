@@ -161,6 +161,10 @@ class Observation(eqx.Module):
         """The operator's coefficients at the points."""
         return _compiled_coefficients(self.operator, self.points) if self.table is None else self.table
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out a function, which need not be one that can be pickled: only finer rules ask for it."""
+        return {**self.__dict__, "source": None if callable(self.source) else self.source}
+
     def __repr__(self) -> str:
         verb = "observe" if self.role == "data" else "impose"
         label = f", name={self.name!r}" if self.name else ""

@@ -11,7 +11,7 @@ from .descent import Curvature, Objective, find_curvature
 from .errors import PilescoreError
 from .examination import STRETCHES, Examination, bandwidths, finding, skipped
 from .findings import Finding
-from .model import Model, is_positive, named_paths
+from .model import Model, find, is_positive, named_paths
 from .observations import Observation, impose
 from .score import value, value_and_gradient
 from .space import space
@@ -65,21 +65,25 @@ def smoothing(examination: Examination) -> list[Finding]:
 
 def at_bound(examination: Examination) -> Finding:
     """Say which hyperparameters are at a bound of the search."""
-    if examination.minimum is None and not examination.bounds:
+    if examination.minimum is None and examination.where is None:
         return skipped(examination, "at_bound", "No bounds are known: give over=, or the result of ps.minimize.")
     sides = examination.at_bounds
-    places = [min(place, 1 - place) for place in map(examination.place, examination.bounds)]
-    nearest = 0.0 if sides else min(places, default=1.0)
+    nearest = 0.0 if sides else min((min(at, 1 - at) for at in examination.places.values()), default=math.nan)
     upper = [n for n, side in sides.items() if side == "upper" and n.split(".")[-1] in ("gamma", "rho")]
+    short = [n for n, side in sides.items() if side == "lower" and "bandwidth" in n]
     named = ", ".join(f"{name} at its {side} bound" for name, side in sides.items())
     meaning = f"The evidence wanted to go further: {named}."
     if upper:
         meaning += f" With {' and '.join(upper)} so large, {'they are' if len(upper) > 1 else 'it is'} taken for noise."
+    if short:
+        meaning += (
+            f" With {' and '.join(short)} so short, no smooth function fits: something is wrong, or nodes too few."
+        )
     return finding(
         examination,
         "at_bound",
         nearest,
-        "warning" if upper else "note",
+        "warning" if upper or short else "note",
         "the distance to the nearest bound, in parts of the range, is",
         meaning,
         "wider bounds; a rho at its lower bound only says that the equation is met as closely as it may be, and an "
@@ -93,21 +97,23 @@ def at_bound(examination: Examination) -> Finding:
 def flat_direction(examination: Examination) -> Finding:
     """Say along which direction the evidence says nothing."""
     name, best = "flat_direction", examination.minimum
-    try:
-        found = best.curvature if best is not None and best.curvature is not None else None
-        slope: np.ndarray | None = None
-        if found is None:
-            found, slope = _curvature(examination)
-    except PilescoreError as failure:
-        return skipped(examination, name, f"The Hessian could not be computed: {failure}")
+    slope: np.ndarray | None = None
+    found = None if best is None else best.curvature
     if found is None:
-        return skipped(examination, name, "All hyperparameters are at a bound, or the score fails nearby.")
+        if best is not None and set(best.values) <= set(best.at_bounds):
+            return skipped(examination, name, "All hyperparameters are at a bound.")
+        try:
+            found, slope = _curvature(examination)
+        except PilescoreError as failure:
+            return skipped(examination, name, f"The Hessian could not be computed: {failure}")
+    if found is None:
+        return skipped(examination, name, "There is no Hessian: nothing is open, or the score fails nearby.")
     values, vectors = np.linalg.eigh(found.hessian)
     rises = np.zeros(len(values)) if slope is None else np.abs(slope @ vectors)
     changes = rises * DECADE + 0.5 * np.abs(values) * DECADE**2
     flattest = int(np.argmin(changes))
     direction = dict(zip(found.names, vectors[:, flattest].tolist(), strict=True))
-    shown = " ".join(f"{part:+.2g}·{_unit(each)}" for each, part in _largest(direction))
+    shown = " ".join(f"{part:+.2g}·{_unit(each, examination.model)}" for each, part in _largest(direction))
     return finding(
         examination,
         name,
@@ -122,8 +128,10 @@ def flat_direction(examination: Examination) -> Finding:
     )
 
 
-def _unit(name: str) -> str:
-    return f"log {name}"
+def _unit(name: str, model: Model) -> str:
+    """Return the coordinate of a hyperparameter in a search: its logarithm, or itself in parts of its range."""
+    base, _ = find(model, named_paths(model), name)
+    return f"log {name}" if is_positive(model, named_paths(model)[base][0]) else f"{name}/range"
 
 
 def _largest(direction: Mapping[str, float]) -> list[tuple[str, float]]:
@@ -137,14 +145,16 @@ def _curvature(examination: Examination) -> tuple[Curvature | None, np.ndarray |
     over = {}
     for name, given in model.parameters.items():
         array = np.asarray(given)
-        reach = np.maximum(np.abs(array), 1.0)
+        reach = np.where(array == 0, 1.0, np.abs(array))
         positive = is_positive(model, known[name][0])
         over[name] = (array / WIDE, array * WIDE) if positive else (array - reach, array + reach)
     where = space(model, over)
     search = Objective(where, False, examination.given_physics, 1e-8, 1)
     u = where.start({})
     score, slope = search.evaluate(u)
-    return find_curvature(search, u, where.names, score.size), 0.5 * score.size * slope
+    free = [name for name in where.names if examination.is_open(name) and name not in examination.at_bounds]
+    rows = [where.names.index(name) for name in free]
+    return find_curvature(search, u, free, score.size), 0.5 * score.size * slope[rows]
 
 
 def idle_temperature(examination: Examination) -> Finding:
@@ -152,7 +162,10 @@ def idle_temperature(examination: Examination) -> Finding:
     changes = {
         name: max(abs(examination.energy({name: factor * now}) - examination.base) for factor in (0.1, 10.0))
         for name, now in examination.temperatures.items()
+        if examination.is_open(name)
     }
+    if not changes:
+        return skipped(examination, "idle_temperature", "No temperature was chosen.")
     idle = min(changes, key=lambda name: changes[name])
     return finding(
         examination,
@@ -172,9 +185,14 @@ def unresolved_quadrature(examination: Examination) -> Finding:
     model, name = examination.model, "unresolved_quadrature"
     if not model.physics:
         return skipped(examination, name, "There is no physics.")
-    finer = [_refined(block) for block in model.physics]
+    try:
+        finer = [_refined(block) for block in model.physics]
+    except Exception as failure:  # whatever a user's function says at other points
+        return skipped(examination, name, f"Values at the nodes of a finer rule fail: {failure}")
     if all(each is None for each in finer):
-        return skipped(examination, name, "No rule can be refined: nodes are explicit, or values are given one by one.")
+        return skipped(
+            examination, name, "No rule can be refined: nodes are explicit, or have values or a noise of their own."
+        )
     blocks = [new or old for new, old in zip(finer, model.physics, strict=True)]
     size = sum(block.size for block in (*model.data, *blocks))
     if size > LARGEST_REFINED:

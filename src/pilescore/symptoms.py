@@ -23,6 +23,9 @@ UNPREDICTED = 0.5
 MISSED = 0.1
 """The part of the size of its terms by which an equation may be missed."""
 
+SYSTEMATIC = 0.3
+"""The share of the squared errors of conditions that a smooth difference has to explain."""
+
 LEVELS = {50: 0.6744897501960817, 80: 1.2815515655446004, 95: 1.959963984540054}
 """Half widths of intervals, in deviations, by their coverage in percent."""
 
@@ -34,17 +37,19 @@ def collapsed(examination: Examination) -> Finding:
     """Say whether the posterior mean carries almost none of the data."""
     model, fitted = examination.model, examination.inspection.fitted
     role = "data" if model.data else "physics"
-    shares, sizes, start = {}, [], 0
+    shares: dict[str, float] = {}
+    left, total, start = 0.0, 0.0, 0
     for block, label in zip(model.blocks, model.labels, strict=True):
         rows = slice(start, start + block.size)
         start += block.size
-        total = float(block.values @ block.values)
-        if block.role == role and total > 0:
-            shares[label] = 1.0 - float(fitted[rows] @ fitted[rows]) / total
-            sizes.append(block.size)
-    if not shares:
+        if block.role == role:
+            noise = examination.inspection.noise[rows]
+            errors, values = float(fitted[rows] ** 2 @ (1 / noise)), float(block.values**2 @ (1 / noise))
+            left, total = left + errors, total + values
+            shares[label] = 1.0 - errors / values if values > 0 else math.nan
+    if not total > 0:
         return skipped(examination, "collapsed", "All values are zero: there is nothing that a solution could carry.")
-    share = float(np.average(list(shares.values()), weights=sizes))
+    share = 1.0 - left / total
     return finding(
         examination,
         "collapsed",
@@ -63,8 +68,8 @@ def collapsed(examination: Examination) -> Finding:
 def overfit(examination: Examination) -> Finding:
     """Say whether training errors are far below left-out errors, and evidence asks for a calmer model."""
     found, model = examination.inspection, examination.model
-    if not model.data:
-        return skipped(examination, "overfit", "There are no data.")
+    if found.data.stop < FEWEST:
+        return skipped(examination, "overfit", f"There are fewer than {FEWEST} data.")
     deviation = np.sqrt(found.noise[found.data])
     trained, apart = (part[found.data] / deviation for part in (found.fitted, found.left_out))
     values = model.values[found.data] / deviation
@@ -72,14 +77,16 @@ def overfit(examination: Examination) -> Finding:
         return skipped(examination, "overfit", "All data are zero.")
     ratio = float(np.sqrt(trained @ trained / (apart @ apart)))
     learnt = 1.0 - float(apart @ apart / (values @ values))
-    gains = examination.calmer
-    best = max(gains, key=lambda change: gains[change])
-    fires = ratio < examination.thresholds.overfit and (gains[best] > OBJECTION or learnt < UNPREDICTED)
-    more = f", and {best} would gain {gains[best]:.3g} nats" if gains[best] > OBJECTION else ""
+    small = ratio < examination.thresholds.overfit
+    gains = examination.calmer if small else {}
+    best = max(gains, key=lambda change: gains[change], default="")
+    objects = bool(best) and gains[best] > OBJECTION
+    more = f", and {best} would gain {gains[best]:.3g} nats" if objects else ""
     meaning = (
-        f"The model runs through the data and does not predict them as well: left out, {100 * max(learnt, 0):.2g}% of "
+        f"The model runs through the data and does not predict them as well: left out, {100 * max(learnt, 0):.4g}% of "
         f"their mean square is predicted{more}."
     )
+    fires = small and (objects or learnt < UNPREDICTED)
     if not fires:
         meaning = "But left-out data are predicted, and evidence wants no more noise: the data are that precise."
     return finding(
@@ -127,8 +134,7 @@ def outliers(examination: Examination) -> Finding:
         f"{which}{more} {'is' if len(rows) == 1 else 'are'} far from what all other data and the physics predict."
         if len(rows)
         else "But such errors are too many to be outliers.",
-        "look at these values (details['outliers'] has them beside their predictions); correct them, leave them "
-        "out, or give them a larger noise= of their own.",
+        "look at these values; correct them, leave them out, or give them a larger noise of their own.",
         fires=len(rows) > 0,
         outliers=named,
         count=len(rows),
@@ -147,6 +153,8 @@ def miscalibrated(examination: Examination) -> Finding:
     worst = max(apart, key=lambda level: abs(apart[level]) if abs(apart[level]) > chance[level] else -1.0)
     fires = abs(apart[worst]) > max(examination.thresholds.miscalibrated, chance[worst])
     size = float(np.sqrt(np.mean(scaled**2)))
+    if not size > 0:
+        return skipped(examination, "miscalibrated", "All data are predicted without any error.")
     side = "too narrow" if apart[worst] < 0 else "too wide"
     return finding(
         examination,
@@ -155,7 +163,9 @@ def miscalibrated(examination: Examination) -> Finding:
         "warning",
         "the coverage of intervals of left-out data is off by",
         f"Predicted deviations are {side}: {worst}% intervals hold {100 * coverage[worst]:.0f}% of left-out data, "
-        f"whose errors are {size:.2g} predicted deviations.",
+        f"whose errors are {size:.2g} predicted deviations."
+        if fires
+        else "But so few data may be off by that by chance.",
         f"let ps.minimize choose gamma{' (it is too small)' if apart[worst] < 0 else ''} and eta, or multiply "
         f"deviations by {size:.2g}.",
         fires=fires,
@@ -169,16 +179,15 @@ def physics_against_data(examination: Examination) -> Finding:
     found, name = examination.cleaned, "physics_against_data"
     if not {"data", "equation"} <= {*found.groups}:
         return skipped(examination, name, "There are not both, data and an equation within a region.")
-    data, equation = (disagreement(found, found.groups[group]) for group in ("data", "equation"))
+    data, missed = disagreement(found, "data"), found.missed()
     alone = _without_equation(found.model)
     try:
-        without = disagreement(inspect(alone), np.arange(found.data.stop), smooth=False).energy
+        without = disagreement(inspect(alone), "data", smooth=False).energy
     except PilescoreError:
         without = math.inf
-    missed = found.missed()
     gains = {"data": data.gain, "without the equation": data.energy - without}
     if missed > MISSED:  # a smooth remainder that is small beside the terms of the equation is no contradiction
-        gains["equation"] = equation.gain
+        gains["equation"] = disagreement(found, "equation").gain
     worst = max(gains, key=lambda key: gains[key])
     said = {
         "data": "The data differ from what physics and other data say by a smooth function, "
@@ -211,7 +220,8 @@ def boundary_against_interior(examination: Examination) -> Finding:
         return skipped(examination, name, "There are not both, conditions on a boundary and an equation within it.")
     rows = found.groups["conditions"]
     few = len(rows) < FEWEST
-    size = _surprise(examination, "conditions") if few else disagreement(found, rows).gain
+    apart = disagreement(found, "conditions")
+    size = _surprise(examination, "conditions") if few else apart.gain
     measure = (
         "the surprise at the conditions given all the rest, in nats, is"
         if few
@@ -226,6 +236,8 @@ def boundary_against_interior(examination: Examination) -> Finding:
         "The conditions on the boundary differ systematically from what the equation and the data say there.",
         "check the values, sides and normals of the conditions; give them a rho of their own if they are known only "
         "roughly; or see whether the rule on the boundary is fine enough.",
+        fires=size > examination.thresholds.boundary_against_interior and (few or apart.share > SYSTEMATIC),
+        share=apart.share,
         surprise={group: _surprise(examination, group) for group in found.groups},
     )
 
@@ -255,9 +267,7 @@ def ill_conditioned(examination: Examination) -> Finding:
 def _surprise(examination: Examination, group: str) -> float:
     """Return `−log p` of the squared errors of a group given all others being as large as they are, or larger."""
     found = examination.cleaned
-    errors, covariance = found.predicted(found.groups[group])
-    square = float(errors @ np.linalg.solve(covariance, errors))
-    return -_log_tail(square, len(errors))
+    return -_log_tail(found.squares(group), len(found.groups[group]))
 
 
 def _log_tail(square: float, count: int) -> float:
