@@ -57,7 +57,7 @@ TINY = Case(
 
 def found(model, values):
     """A minimum that was not searched for."""
-    return ps.Minimum(model, ps.pile(model), values, {}, {}, None, (), "converged", "", 3, False)
+    return ps.Minimum(model, ps.pile(model), values, {}, {}, None, (), "converged", "", 3, False, True)
 
 
 def without(block, left):
@@ -105,6 +105,10 @@ def test_what_rules_choose_and_how_good_that_is():
     found = rules.judged(TINY, model, 2)
     assert tuple(found.choices) == rules.RULES
     assert found.choices[rules.GIVEN].values == dict(found.best.values)
+    assert found.error == found.choices[rules.GIVEN].error
+    measured = rules.judged(dataclasses.replace(TINY, source_noise=0.1), model, 2)
+    assert measured.choices[rules.PILE].values == dict(measured.best.values)
+    assert measured.error == measured.choices[rules.PILE].error
     assert found.failed == 0
     errors = {}
     for _, point in rules.points(TINY.grid):
@@ -304,6 +308,7 @@ def results_of(regrets, fired, severity="warning"):
         {
             "regret": (("case", "seed", "rule"), table),
             "oracle": (("case", "seed"), np.ones((2, 2))),
+            "diagnosed": (("case", "seed"), np.ones((2, 2))),
             "correlation": (("case", "seed", "criterion"), np.full((2, 2, len(rules.CRITERIA)), 0.5)),
             "status": (("case", "seed", "plant", "finding"), status),
             "severity": (("case", "seed", "plant", "finding"), np.full(status.shape, severity)),
@@ -341,7 +346,7 @@ def test_numbers_and_words_follow_the_results():
     # PILE: 1.15 against 1.55, given physics: 2 against it; collapsed, overfit; one alarm in three runs.
     assert [each["holds"] for each in found["checks"]] == [True, True, False, False, False, True, False]
     assert found["sound"] == {"well": {"runs": 3, "alarms": 1}, "badly": {"runs": 0, "alarms": 0}}
-    bad = results.assign(regret=results["regret"].where(results["rule"] != rules.GIVEN, 2.5))
+    bad = results.assign(diagnosed=2.5 * results["diagnosed"])
     assert suite.numbers(bad, {"a": "First", "b": "Second"})["sound"]["badly"] == {"runs": 3, "alarms": 1}
     quiet = suite.numbers(results_of(regrets, fired, "note"), {"a": "First", "b": "Second"})
     assert quiet["plants"]["none"]["detected"] == 0

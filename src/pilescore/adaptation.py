@@ -14,14 +14,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .errors import PilescoreError, PrecisionWarning
-from .examination import Examination, bandwidths, finding, skipped
+from .examination import Examination, bandwidths, energy, finding, skipped, trusted
 from .findings import Finding
 from .kernels import Kernel, Product, Radial, Scalar, Scaled, Sum
 from .kernels.base import real
 from .minimum import Minimum, minimize
 from .model import Model, is_temperature, named_paths
-from .score import value
-from .system import solve
 
 REACH = 3.0
 """How far the entries of `L` may go."""
@@ -129,7 +127,7 @@ def ill_suited_kernel(examination: Examination) -> Finding:
             if model.data and free > CLEAR:  # only then ask the data
                 count, unit = sum(block.size for block in model.data), "datum"
                 other = model.replace({each: LENGTHS[0] * model.parameters[each] for each in bandwidths(model)})
-                gain, shape = _with_data(model, [shape, _without_data(other, dimension)[1]])
+                gain, shape = _with_data([examination.model, model], [shape, _without_data(other, dimension)[1]])
     except PilescoreError as failure:
         return skipped(examination, name, f"No stretched kernel could be scored: {failure}")
     values, vectors = np.linalg.eigh(np.asarray(_symmetric(jnp.asarray(shape), dimension)))
@@ -182,19 +180,25 @@ def _without_data(model: Model, dimension: int) -> tuple[float, np.ndarray]:
     return gain, _shape(best.model)
 
 
-def _with_data(model: Model, shapes: list[np.ndarray]) -> tuple[float, np.ndarray]:
+def _with_data(models: list[Model], shapes: list[np.ndarray]) -> tuple[float, np.ndarray]:
     """Return what the stretch gains for the data given the physics; the rest is free with and without it.
 
     PILE proper would count how small the operator is on draws of the prior as well, however good the solution is. The
     shapes to start from are what the equation wants at these bandwidths and at longer ones, which nodes resolve better.
     """
-    plain = minimize(model, _open(model), given_physics=True, **SEARCH)
-    start, before = plain.model, plain.pile.free_energy
+    plain = [minimize(each, _open(each), given_physics=True, **SEARCH) for each in models]
+    fair = [found for found in plain if trusted(found.pile)]
+    if not fair:
+        return 0.0, shapes[0]
+    best = min(fair, key=lambda found: found.pile.value)
+    before, start = best.pile.free_energy, best.model
     trials = [_trial(start, *each) for each in itertools.product(shapes, PARTS, LENGTHS, NOISES)]
     trial = min(trials, key=_energy)
     if not _energy(trial) < before:
         return 0.0, shapes[0]
     best = _searched(trial, given_physics=True)
+    if not trusted(best.pile):  # the search went where no digits are left
+        return before - _energy(trial), _shape(trial)
     return before - best.pile.free_energy, _shape(best.model)
 
 
@@ -218,10 +222,7 @@ def _trial(model: Model, shape: np.ndarray, part: float, length: float, noise: f
 
 
 def _energy(model: Model) -> float:
-    try:
-        return value(solve(model, explain=False), False, True, warn=False).free_energy
-    except PilescoreError:
-        return math.inf
+    return energy(model, given_physics=True)
 
 
 def _open(model: Model) -> dict[str, tuple[Any, Any]]:

@@ -16,7 +16,7 @@ from .findings import Finding, Severity, Thresholds
 from .inspection import Inspection, inspect, robust, without
 from .minimum import Minimum
 from .model import Model, is_temperature, named_paths
-from .score import value
+from .score import Pile, value
 from .space import Space
 from .system import solve
 
@@ -28,6 +28,9 @@ UNLIKELY = 3.0
 
 OFTEN = 0.05
 """The share of the data beyond which large errors are no outliers, but tails that the model does not have."""
+
+UNCERTAIN = 0.1
+"""Nats of rounding error from which on a score is not used."""
 
 STRETCHES = (0.25, 0.5, math.sqrt(0.5), math.sqrt(2.0), 2.0, 4.0)
 """Factors of all bandwidths in the profile about the present ones."""
@@ -65,15 +68,11 @@ class Examination:
     @functools.cached_property
     def base(self) -> float:
         """The free energy of the model as it is."""
-        return self.energy({})
+        return value(solve(self.model), False, self.given_physics, warn=False).free_energy
 
     def energy(self, changes: Mapping[str, Any]) -> float:
-        """Return the free energy with other hyperparameters; infinite where it cannot be computed."""
-        try:
-            changed = self.model.replace(changes)
-            return value(solve(changed, explain=False), False, self.given_physics, warn=False).free_energy
-        except PilescoreError:
-            return math.inf
+        """Return the free energy with other hyperparameters; infinite where it cannot be computed to a few digits."""
+        return energy(self.model.replace(changes), self.given_physics)
 
     @functools.cached_property
     def places(self) -> dict[str, float]:
@@ -135,6 +134,20 @@ class Examination:
                     nats = self.base - self.energy({**self._moved(by), **noise})
                     gains[f"{name} × {factor:g} with bandwidths × {by:g}"] = nats
         return gains
+
+
+def energy(model: Model, given_physics: bool) -> float:
+    """Return the free energy of a model; infinite where it cannot be computed to a few digits."""
+    try:
+        score = value(solve(model, explain=False), False, given_physics, warn=False)
+    except PilescoreError:
+        return math.inf
+    return score.free_energy if trusted(score) else math.inf
+
+
+def trusted(score: Pile) -> bool:
+    """Whether rounding leaves a score, in nats, to a few digits."""
+    return 0.5 * score.size * score.rounding <= UNCERTAIN
 
 
 def bandwidths(model: Model) -> list[str]:

@@ -40,7 +40,7 @@ class Thresholds:
     """Nats that shorter bandwidths gain."""
     under_smoothed: float | int = 3.0
     """Nats that longer bandwidths gain."""
-    ill_suited_kernel: float | int = 0.1
+    ill_suited_kernel: float | int = 0.3
     """Nats for each datum that a rotated and stretched kernel gains, given the physics; for each node without data."""
     physics_against_data: float | int = 6.0
     """Nats that a systematic difference between data and physics gains."""

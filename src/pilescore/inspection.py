@@ -208,8 +208,8 @@ def disagreement(inspection: Inspection, group: str, *, smooth: bool = True) -> 
     """Return how much more probable a group given all others is if it may differ from them by a smooth function.
 
     The errors `e` of the group, predicted from all others, are `N(0, B + τS)` with the model's noise `S`. Against
-    that stands `N(0, B + τS + a K)`, `K` a Gaussian kernel of one of several lengths within each block, in units of the
-    block's noise; `τ` and `a` maximise.
+    that stands `N(0, B + τS + a K)`, `K` a Gaussian kernel of one of several lengths within each block, of the size of
+    the block's noise; `τ` and `a` maximise.
     """
     rows = inspection.groups[group]
     errors, covariance = inspection.predicted(group)
@@ -221,6 +221,9 @@ def disagreement(inspection: Inspection, group: str, *, smooth: bool = True) -> 
     errors = errors / deviation
     known = covariance / deviation / deviation[:, None] - np.eye(len(rows))
     block = inspection.block[rows]
+    scale = 1.0 / deviation  # of a difference that is smooth before it is divided by the noise; one of mean square a
+    for each in np.unique(block):
+        scale[block == each] /= np.sqrt(np.mean(scale[block == each] ** 2))
     size = float(np.mean(errors**2))
     with threads(len(rows)):
         null = minimize_scalar(lambda t: _energy(known, errors, np.exp(t)), bounds=(-RANGE, RANGE), method="bounded")
@@ -229,6 +232,7 @@ def disagreement(inspection: Inspection, group: str, *, smooth: bool = True) -> 
         for length in LENGTHS if smooth and len(rows) > 3 and size > 0 else ():
             apart = (centres[:, None] - centres) / (length * extent)
             kernel = np.exp(-0.5 * (apart**2).sum(axis=-1)) * (block[:, None] == block)
+            kernel = kernel * scale * scale[:, None]
             energy, noise, amplitude = _smooth(known, kernel, errors, null.x, np.log(size))
             if best.energy - energy > best.gain:
                 total = known + noise * np.eye(len(rows)) + amplitude * kernel
@@ -254,7 +258,8 @@ def _smooth(
         return value, slopes * scale
 
     bounds = [(-RANGE, RANGE), (size - RANGE, size + RANGE)]
-    starts = [np.clip(start, *np.transpose(bounds)) for start in ((noise, size - 3.0), (noise - 2.0, size))]
+    places = ((noise, size - 3.0), (noise, size), (noise - 2.0, size), (noise - 6.0, size))
+    starts = [np.clip(start, *np.transpose(bounds)) for start in places]
     ends: list[Any] = [scipy_minimize(objective, u, jac=True, method="L-BFGS-B", bounds=bounds) for u in starts]
     best = min(ends, key=lambda end: end.fun)
     return float(best.fun), float(np.exp(best.x[0])), float(np.exp(best.x[1]))

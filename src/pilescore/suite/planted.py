@@ -14,7 +14,7 @@ import numpy as np
 import pilescore as ps
 
 from .cases import Case
-from .rules import GIVEN, Judged, minimum, relative_error, true_values
+from .rules import Judged, minimum, relative_error, true_values
 
 FINDINGS = tuple(field.name for field in dataclasses.fields(ps.Thresholds))
 ALARMS = ("failure", "warning")
@@ -64,7 +64,7 @@ def diagnosed(plant: Plant, case: Case, chosen: Judged, seed: int) -> dict[str, 
         return {}
     subject, over = planted
     try:
-        found = ps.diagnose(subject, over=over, given_physics=True, progress=False).checked
+        found = ps.diagnose(subject, over=over, given_physics=case.given_physics, progress=False).checked
     except ps.NotPositiveDefiniteError:
         return {name: {"status": "failed", "severity": "", "value": math.nan} for name in FINDINGS}
     return {each.name: {"status": each.status, "severity": each.severity, "value": float(each.value)} for each in found}
@@ -92,7 +92,7 @@ def _overfit(case: Case, chosen: Judged, seed: int) -> Planted:
     with _quietly():
         error = relative_error(model, case.on, true_values(case))
     # Where physics holds the solution, or what was chosen is a failure itself, this need not be one.
-    return (model, case.over) if error > WORSE * chosen.choices[GIVEN].error else None
+    return (model, case.over) if error > WORSE * chosen.error else None
 
 
 @contextlib.contextmanager
@@ -109,7 +109,9 @@ def _bandwidths(case: Case) -> list[str]:
 def _wrong(case: Case, chosen: Judged, seed: int) -> Planted:
     if not case.well_specified:
         return chosen.best, case.over
-    return minimum(wrong_coefficient(case.model(seed), TIME_ORDERS[case.name]), case.over, seed), case.over
+    return minimum(
+        wrong_coefficient(case.model(seed), TIME_ORDERS[case.name]), case.over, seed, given_physics=True
+    ), case.over
 
 
 def wrong_coefficient(model: ps.Model, order: int) -> ps.Model:
@@ -135,11 +137,12 @@ def _isotropic(case: Case, chosen: Judged, seed: int) -> Planted:
     model = case.model(seed)
     over = {name: bounds for name, bounds in case.over.items() if name != "kernel.s"}
     kernel = ps.RBF(bandwidth=model.parameters["kernel.bandwidth"])
-    return minimum(dataclasses.replace(model, kernel=kernel), over, seed), over
+    return minimum(dataclasses.replace(model, kernel=kernel), over, seed, given_physics=True), over
 
 
 def _outlier(case: Case, chosen: Judged, seed: int) -> Planted:
-    return minimum(with_outlier(case.model(seed), MOVED_BY * case.noise, seed), case.over, seed), case.over
+    moved = with_outlier(case.model(seed), MOVED_BY * case.noise, seed)
+    return minimum(moved, case.over, seed, given_physics=case.given_physics), case.over
 
 
 def with_outlier(model: ps.Model, by: float, seed: int) -> ps.Model:
@@ -157,7 +160,7 @@ def _noisy(case: Case) -> bool:
 
 
 PLANTS = (
-    Plant(NONE, "", lambda case: case.well_specified, _none, "a well-specified problem, as PILE given physics chose"),
+    Plant(NONE, "", lambda case: case.well_specified, _none, "a well-specified problem, as PILE chose"),
     Plant("collapsed", "collapsed", _noisy, _collapsed,
           "γ twice the mean square of the data, ρ beyond its bounds, η 10⁻⁴: the solution is next to zero"),
     Plant("overfit", "overfit", _noisy, _overfit,

@@ -48,6 +48,11 @@ class Case:
     source_noise: float = 0.0
     """The standard deviation of the noise of the source, where that was measured too."""
 
+    @property
+    def given_physics(self) -> bool:
+        """Whether to score the data given the physics: where it is exact, not measured."""
+        return self.source_noise == 0.0
+
 
 def problem(
     name: str,

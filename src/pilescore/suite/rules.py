@@ -52,7 +52,7 @@ class Judged:
     """What all rules chose for one model, and how good that is."""
 
     best: ps.Minimum
-    """The minimum of PILE given physics, for diagnoses of it."""
+    """The minimum for diagnoses: of PILE given physics where the equation is exact, of both where it was measured."""
     choices: Mapping[str, Choice]
     correlations: Mapping[str, float]
     """Spearman's rank correlation of each criterion with the true error, over the grid."""
@@ -61,27 +61,32 @@ class Judged:
     failed: int
     """Points of the grid whose covariance could not be factored."""
 
+    @property
+    def error(self) -> float:
+        """The true error of what is diagnosed."""
+        return self.choices[GIVEN if self.best.given_physics else PILE].error
+
 
 def judged(case: Case, model: ps.Model, seed: int) -> Judged:
     """Return what every rule chooses for a model of a case, and the true errors there."""
     truth = true_values(case)
-    joint, best = (minimum(model, case.over, seed, given_physics=given) for given in (False, True))
+    joint, given = (minimum(model, case.over, seed, given_physics=each) for each in (False, True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ps.PrecisionWarning)  # a grid goes where nobody would stay
         errors = _errors(case, model, truth)
         scores = criteria(model, case.grid, seed)
         chosen = {rule: _least(scores[column], case.grid) for rule, column in CRITERIA.items()}
-        tried = {PILE: joint.values, GIVEN: best.values, **chosen}
+        tried = {PILE: joint.values, GIVEN: given.values, **chosen}
         choices = {
             rule: Choice(dict(values), relative_error(model.replace(values), case.on, truth))
             for rule, values in tried.items()
         }
     ranks = {rule: _correlation(scores[column], errors) for rule, column in CRITERIA.items()}
     oracle = min(float(errors.min()), *(choice.error for choice in choices.values()))
-    return Judged(best, choices, ranks, oracle, int(errors.isnull().sum()))
+    return Judged(given if case.given_physics else joint, choices, ranks, oracle, int(errors.isnull().sum()))
 
 
-def minimum(model: ps.Model, over: Mapping[str, Any], seed: int, *, given_physics: bool = True) -> ps.Minimum:
+def minimum(model: ps.Model, over: Mapping[str, Any], seed: int, *, given_physics: bool) -> ps.Minimum:
     """Return the minimum of PILE by its gradient from four starts, none of them taken from a grid."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ps.PrecisionWarning)  # a diagnosis says it

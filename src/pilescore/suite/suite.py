@@ -78,6 +78,7 @@ def _part(each: Case, seed: int, name: str, bench: Workbench) -> xr.Dataset:
             "error": ("rule", [found.choices[rule].error for rule in RULES]),
             "chosen": ("rule", [json.dumps(dict(found.choices[rule].values)) for rule in RULES]),
             "oracle": found.oracle,
+            "diagnosed": found.error,
             "correlation": ("criterion", [found.correlations[rule] for rule in CRITERIA]),
             "not_factored": np.int32(found.failed),
             "pile": found.best.pile.value,
@@ -163,7 +164,7 @@ def _sound(results: xr.Dataset) -> dict[str, dict[str, int]]:
     """Return in how many well-specified runs the choice is good or bad, and how many of them raised an alarm."""
     runs = (results["status"] != ABSENT).any("finding")
     alarm = ((results["status"] == "fired") & results["severity"].isin(ALARMS)).any("finding")
-    well = results["regret"].sel(rule=GIVEN) <= SOUND
+    well = results["diagnosed"] / results["oracle"] <= SOUND
     parts = {"well": runs & well, "badly": runs & ~well}
     return {how: {"runs": int(part.sum()), "alarms": int((part & alarm).sum())} for how, part in parts.items()}
 

@@ -180,8 +180,9 @@ def _planted(summary: Mapping[str, Any]) -> Section:
     return Section(
         "Planted failures",
         (
-            "A diagnosis should say what is wrong, and be quiet where nothing is. Failures of known kinds are planted "
-            f"in the problems, and the same checks are made of the well-specified problems as {GIVEN} chose: there a "
+            "A diagnosis should say what is wrong, and be quiet where nothing is. Failures of known kinds are "
+            "planted in the problems, and the same checks are made of the well-specified problems as PILE chose, "
+            "given the physics where it is exact and of both together where the source was measured: there a "
             "failure or a warning is a false alarm, unless the choice was bad.",
             *_sound(summary["sound"]),
         ),
