@@ -342,6 +342,7 @@ def test_numbers_and_words_follow_the_results():
     assert found["plants"]["none"]["detected"] == pytest.approx(1 / 3)
     assert found["plants"]["collapsed"]["detected"] == 0.75
     assert found["plants"]["outlier"]["runs"] == 0
+    assert found["missed"] == [{"plant": "collapsed", "case": "b", "runs": 2, "missed": 1}]
     assert found["alarms"] == [{"case": "a", "finding": "outliers", "seeds": 1}]
     # PILE: 1.15 against 1.55, given physics: 2 against it; collapsed, overfit; one alarm in three runs.
     assert [each["holds"] for each in found["checks"]] == [True, True, False, False, False, True, False]

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from pilescore.studies.study import Study, Workbench, check
 
 from .cases import CASES, Case, case
-from .planted import ALARMS, FINDINGS, NONE, PLANTS, diagnosed
+from .planted import ALARMS, FINDINGS, NONE, PLANTS, Plant, diagnosed
 from .rules import CRITERIA, GIVEN, OTHERS, PILE, RULES, judged
 from .suite_report import report
 
@@ -121,6 +121,7 @@ def numbers(results: xr.Dataset, titles: dict[str, str]) -> dict[str, Any]:
         },
         "lost": {rule: _lost(medians, rule) for rule in (PILE, GIVEN)},
         "plants": {plant.name: _detected(results.sel(plant=plant.name), plant.expected) for plant in PLANTS},
+        "missed": [row for plant in PLANTS[1:] for row in _missed(results.sel(plant=plant.name), plant)],
         "alarms": _alarms(results.sel(plant=NONE)),
         "sound": _sound(results.sel(plant=NONE)),
     }
@@ -158,6 +159,15 @@ def _detected(results: xr.Dataset, expected: str) -> dict[str, Any]:
     seen = fired.sel(finding=expected) if expected else (fired & results["severity"].isin(ALARMS)).any("finding")
     parts = {name: float(fired.sel(finding=name).sum()) / runs for name in FINDINGS}
     return {"runs": runs, "detected": float(seen.sum()) / runs, "fired": parts}
+
+
+def _missed(results: xr.Dataset, plant: Plant) -> list[dict[str, Any]]:
+    """Return the cases in which a planted failure was not always found."""
+    planted = (results["status"] != ABSENT).any("finding").sum("seed")
+    seen = (results["status"].sel(finding=plant.expected) == "fired").sum("seed")
+    rows = [(str(name), int(planted.sel(case=name)), int(seen.sel(case=name))) for name in results["case"].values]
+    return [{"plant": plant.name, "case": name, "runs": runs, "missed": runs - found}
+            for name, runs, found in rows if found < runs]  # fmt: skip
 
 
 def _sound(results: xr.Dataset) -> dict[str, dict[str, int]]:

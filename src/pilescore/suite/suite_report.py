@@ -81,12 +81,14 @@ def _regrets(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
     return Section(
         "Regrets",
         (
-            f"{PILE} minimises PILE of data and physics together within bounds by its gradient, from the model's "
-            f"own values and three other starts; {GIVEN} does so with the evidence of the data given the physics. "
-            "The other rules take the least of their criterion on a grid within the same bounds. The evidence of "
-            "the data alone is blind to ρ, which is taken at the geometric middle of its grid. Cross-validation "
-            "leaves out a fifth of the data at a time and keeps the physics. The training loss is the sum of the "
-            "mean squared residuals of data and physics. Errors are relative L² errors of the posterior mean.",
+            f"{PILE} minimises PILE of data and physics together within bounds by its gradient, over kernel, γ, ρ "
+            f"and η, from the model's own values and three other starts; {GIVEN} does so with the evidence of the "
+            "data given the physics. The other rules take the least of their criterion on a grid within the same "
+            "bounds, at η = 1, the size of all solutions. What rules choose is among the models tried: a regret of "
+            "1 says that no other one was better. The evidence of the data alone is blind to ρ, which is taken at "
+            "the geometric middle of its grid. Cross-validation leaves out a fifth of the data at a time and keeps "
+            "the physics. The training loss is the sum of the mean squared residuals of data and physics. Errors "
+            "are relative L² errors of the posterior mean.",
         ),
         (
             Figure(
@@ -173,6 +175,10 @@ def _planted(summary: Mapping[str, Any]) -> Section:
                   ("planted", "what was done", "finding to fire", "runs", "fired"), tuple(made)),
         TextTable("In which part of the runs each finding fired; notes too.", ("finding", *plants), tuple(confusion)),
     ]  # fmt: skip
+    missed = [(row["plant"], summary["cases"][row["case"]]["title"], f"{row['missed']} of {row['runs']}")
+              for row in summary["missed"]]  # fmt: skip
+    if missed:
+        tables.append(TextTable("Planted failures that were not found.", ("planted", "case", "runs"), tuple(missed)))
     alarms = [(summary["cases"][row["case"]]["title"], row["finding"], str(row["seeds"])) for row in summary["alarms"]]
     if alarms:
         caption = f"Failures and warnings in well-specified problems, out of {_draws(len(summary['seeds']))}."
