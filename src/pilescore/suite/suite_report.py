@@ -23,6 +23,10 @@ WHY = (
 )
 
 
+COLOURS = 8
+"""Rules that a figure can tell apart."""
+
+
 def report(results: xr.Dataset, summary: Mapping[str, Any]) -> Report:
     """Return the report of the suite."""
     rules, plants = summary["rules"], summary["plants"]
@@ -68,10 +72,11 @@ def _draws(count: int) -> str:
 
 def _regrets(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
     regret, rules = results["regret"], list(summary["rules"])
+    drawn = rules[:COLOURS]
     places = np.arange(1, regret.sizes["case"] + 1)
-    middle = 0.5 * (len(rules) - 1)
+    middle = 0.5 * (len(drawn) - 1)
     dots, shares = [], []
-    for colour, rule in enumerate(rules):
+    for colour, rule in enumerate(drawn):
         of = regret.sel(rule=rule)
         medians, every = of.median("seed").values, np.sort(of.values.ravel())
         style: Any = "line and dots" if rule == GIVEN else "dots"
@@ -96,7 +101,7 @@ def _regrets(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
                 "Regret by case and by rule",
                 "Left: the median regret of each rule in each case, by the number of the case in the table below. "
                 "Right: the part of all runs in which the regret is at most so large; a rule is better the further "
-                "its curve lies to the left.",
+                f"its curve lies to the left. Only in the table: {', '.join(rules[COLOURS:])}.",
                 (
                     Lines("Median regret", "case", "regret", tuple(dots), (best,), y_log=True),
                     Lines("All runs", "regret", "part of the runs", tuple(shares), x_log=True),
@@ -154,8 +159,10 @@ def _correlations(summary: Mapping[str, Any]) -> Section:
     return Section(
         "Does the order agree?",
         (
-            "Spearman's rank correlation of each criterion with the true error, over all points of the grid: 1 if a "
-            "lower score always means a lower error. It judges the whole grid, also where no rule would choose.",
+            "Spearman's rank correlation of each criterion with the true error, over all points of the grid: 1 if "
+            "a lower score always means a lower error. It judges the whole grid, also where no rule would choose. "
+            "The errors are those of means, which is what cross-validation measures too; evidence also judges how "
+            "well the noise is known, and puts points with a good mean and a wrong γ or ρ behind.",
         ),
         (),
         (TextTable("Rank correlations of all cases and seeds.", ("criterion", "median", "least"), tuple(rows)),),
