@@ -62,7 +62,7 @@ class Stretched(Radial):
         return self.base.smoothness
 
     @property
-    def exponential(self) -> bool:  # type: ignore[override]
+    def exponential(self) -> bool:
         """As the kernel stretched."""
         return self.base.exponential
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -40,8 +40,10 @@ class Radial(Stationary):
     `T(α + e_i, j) = (Mδ)_i T(α, j+1) + Σ_k α_k M_ik T(α − e_k, j+1)`, and `∂^α κ = T(α, 0)`.
     """
 
-    exponential: ClassVar[bool] = False
-    """Whether `φ' = −φ`, so that every `T(α, j)` is `T(α, 0)` up to its sign."""
+    @property
+    def exponential(self) -> bool:
+        """Whether `φ' = −φ`, so that every `T(α, j)` is `T(α, 0)` up to its sign."""
+        return False
 
     @abc.abstractmethod
     def profile(self, q: Scalar, order: int) -> Scalar:
@@ -123,7 +125,11 @@ class RBF(Radial):
     """
 
     bandwidth: Hyperparameter = eqx.field(converter=Positive("RBF bandwidth"), default=1.0)
-    exponential: ClassVar[bool] = True
+
+    @property
+    def exponential(self) -> bool:
+        """It is."""
+        return True
 
     @property
     def smoothness(self) -> float | int:
@@ -176,7 +182,7 @@ class AnisotropicRBF(Radial):
         """Infinite."""
         return math.inf
 
-    exponential: ClassVar[bool] = True
+    exponential = RBF.exponential
     profile = RBF.profile
 
     def metric(self, dimension: int) -> Metric:
@@ -230,7 +236,7 @@ class FullCovarianceRBF(Radial):
         """Infinite."""
         return math.inf
 
-    exponential: ClassVar[bool] = True
+    exponential = RBF.exponential
     profile = RBF.profile
 
     def metric(self, dimension: int) -> Metric:
