@@ -24,6 +24,7 @@ from .errors import (
     MemoryLimitError,
     Mistake,
     NotPositiveDefiniteError,
+    NotSolvedError,
     OutsideDomainWarning,
     PilescoreError,
     PrecisionWarning,
@@ -61,6 +62,7 @@ from .kernels import (
 from .minimum import Minimum, minimize
 from .misfit import Losses, losses
 from .model import Model
+from .nonlinear import Nonlinear
 from .observations import Functional, Observation, difference, impose, integral, observe, stack
 from .operators import Operator, field, identity, parameter, partials
 from .posterior import Posterior, posterior
@@ -78,6 +80,7 @@ from .quadrature import (
 from .score import Pile, pile, pile_and_gradient, pile_many
 from .selections import Selection, load_selection, select
 from .shapes import Annulus, Ball, Disk, Sphere, Triangulation
+from .solving import Solved, solve_nonlinear
 from .sweeps import sweep
 
 __version__ = _version("pilescore")
@@ -118,7 +121,9 @@ __all__ = [
     "Model",
     "MonteCarlo",
     "Nodes",
+    "Nonlinear",
     "NotPositiveDefiniteError",
+    "NotSolvedError",
     "Observation",
     "Operator",
     "OutsideDomainWarning",
@@ -140,6 +145,7 @@ __all__ = [
     "Slice",
     "SmoothnessError",
     "Sobol",
+    "Solved",
     "Sphere",
     "Tensor",
     "Thresholds",
@@ -184,6 +190,7 @@ __all__ = [
     "search_equations",
     "search_kernels",
     "select",
+    "solve_nonlinear",
     "spectral_mixture",
     "stack",
     "sweep",

@@ -10,14 +10,16 @@ import numpy as np
 import pandas as pd
 
 from .errors import PilescoreError, require
+from .evaluation import score_of
 from .fredholm import DataFreePile
 from .minimum import Minimum
 from .model import Model
 from .observations import Observation
-from .score import Pile, check_given, value
-from .system import IMPRECISE, solve
+from .score import Pile, check_given
+from .solving import Solved
+from .system import IMPRECISE
 
-Candidate: TypeAlias = Model | Minimum | Pile | DataFreePile
+Candidate: TypeAlias = Model | Minimum | Solved | Pile | DataFreePile
 
 FIT = (0.5, 2.0)
 """A fit outside is worth a warning: residuals much smaller, or larger, than the noise says."""
@@ -31,8 +33,8 @@ def compare(
     Parameters
     ----------
     candidates
-        By name: models, which are scored here, or results of `pile` or `minimize`; or results of `data_free_pile`
-        only.
+        By name: models, which are scored here (nonlinear ones are solved first), or results of `pile`, `minimize` or
+        `solve_nonlinear`; or results of `data_free_pile` only.
     profiled, given_physics
         As for `pile`, for the models among them.
 
@@ -58,8 +60,9 @@ def compare(
     """
     require(isinstance(candidates, Mapping) and len(candidates) > 0, "candidates", candidates, "a mapping by name")
     for name, each in candidates.items():
-        good = isinstance(each, Model | Minimum | Pile | DataFreePile)
-        require(good, f"candidates[{name!r}]", each, "a model, or a result of pile, minimize or data_free_pile")
+        good = isinstance(each, Model | Minimum | Solved | Pile | DataFreePile)
+        expected = "a model, or a result of pile, minimize, solve_nonlinear or data_free_pile"
+        require(good, f"candidates[{name!r}]", each, expected)
         if isinstance(each, Model):
             check_given(each, given_physics)
     free = [isinstance(each, DataFreePile) for each in candidates.values()]
@@ -92,12 +95,12 @@ def failed_row(text: str, size: float | int = math.nan) -> dict[str, Any]:
     return empty | {"size": size, "warnings": f"failed: {text}"}
 
 
-def row(each: Model | Minimum | Pile, profiled: bool, given_physics: bool) -> dict[str, Any]:
+def row(each: Model | Minimum | Solved | Pile, profiled: bool, given_physics: bool) -> dict[str, Any]:
     """Return the row of a candidate: its score and what is to be said of it."""
     notes: list[str] = []
     if isinstance(each, Model):
         try:
-            score = value(solve(each), profiled, given_physics, warn=False)
+            score = score_of(each, profiled, given_physics, explain=True)
         except PilescoreError as failure:
             return failed_row(str(failure), sum(block.size for block in (each.data if given_physics else each.blocks)))
     elif isinstance(each, Minimum):
@@ -107,6 +110,10 @@ def row(each: Model | Minimum | Pile, profiled: bool, given_physics: bool) -> di
         notes += [f"{name} is at its {side} bound" for name, side in each.at_bounds.items()]
         if each.curvature is not None and each.curvature.flat:
             notes.append(f"{len(each.curvature.flat)} flat direction(s)")
+    elif isinstance(each, Solved):
+        score = each.pile
+        if each.status != "converged":
+            notes.append(f"{each.status}: {each.reason}")
     else:
         score = each
     if score.rounding > IMPRECISE:
@@ -122,6 +129,13 @@ def row(each: Model | Minimum | Pile, profiled: bool, given_physics: bool) -> di
         "warnings": "; ".join(notes),
         "energy": score.free_energy,
     }
+
+
+def _model(each: Candidate) -> Model | Pile | DataFreePile:
+    """Return the model of a candidate as it was given, if it has one."""
+    if isinstance(each, Solved):
+        return each.nonlinear
+    return each.model if isinstance(each, Minimum) else each
 
 
 def _data_free(each: DataFreePile) -> dict[str, Any]:
@@ -142,7 +156,7 @@ def _incomparable(candidates: Mapping[str, Candidate], rows: Mapping[str, Mappin
     found: dict[str, str] = {}
     (first_name, first), *others = candidates.items()
     for name, each in others:
-        a, b = (c.model if isinstance(c, Minimum) else c for c in (first, each))
+        a, b = (_model(c) for c in (first, each))
         if isinstance(a, DataFreePile) and isinstance(b, DataFreePile):
             if (a.rho, a.eta) != (b.rho, b.eta):
                 found[name] = f"other temperatures than {first_name!r}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,12 +15,12 @@ from jaxtyping import Float
 from scipy.optimize import minimize as scipy_minimize
 
 from .errors import PilescoreError
+from .evaluation import Trail, score_and_gradient, solved_system
 from .journals import Journal, Scored
 from .linalg import ONE_BLAS_THREAD, threads
 from .running import cores
-from .score import Pile, value_and_gradient
+from .score import Pile
 from .space import Space
-from .system import solve
 
 FIRST_STEP = 0.5
 """The length of the first step in the coordinate that moves most: half a nat of a logarithm, or half a range."""
@@ -91,19 +92,20 @@ class Objective:
         self.update: Any = lambda count: None
         self.journal: Journal | None = None
 
-    def evaluate(self, u: Float[np.ndarray, " p"]) -> Scored:
+    def evaluate(self, u: Float[np.ndarray, " p"], trail: Trail | None = None) -> Scored:
         """Return PILE and its gradient in the coordinates; raise a `PilescoreError` where there is none."""
         if self.halted.is_set():
             raise _StopError
         with self.lock:
             self.evaluations += 1
             self.update(1)
-        return self._compute(u) if self.journal is None else self.journal.look_up(u, self._compute)
+        compute = functools.partial(self._compute, trail)
+        return compute(u) if self.journal is None else self.journal.look_up(u, compute)
 
-    def _compute(self, u: Float[np.ndarray, " p"]) -> Scored:
+    def _compute(self, trail: Trail | None, u: Float[np.ndarray, " p"]) -> Scored:
         values = self.where.decode(u)
         model, options = self.where.at(values), (self.profiled, self.given_physics)
-        score, by_name = value_and_gradient(model, self.where.wanted, *options, warn=False)
+        score, by_name = score_and_gradient(model, self.where.wanted, *options, trail)
         gradient = self.where.gradient(values, by_name)
         if not (math.isfinite(score.value) and np.isfinite(gradient).all()):
             raise PilescoreError("the score or its gradient is not finite")
@@ -116,6 +118,7 @@ class Descent:
     def __init__(self, search: Objective, start: Float[np.ndarray, " p"]) -> None:
         self.search = search
         self.start = start
+        self.trail = Trail()
         self.best: tuple[Float[np.ndarray, " p"], Pile] | None = None
         self.path: list[tuple[Float[np.ndarray, " p"], float]] = []
         self.evaluations = 0
@@ -139,7 +142,7 @@ class Descent:
             given = ", ".join(f"{n} = {v:g}" for n, v in search.where.named(values).items())
             self.failure = failure
             try:
-                solve(search.where.at(values))  # trial points are not explained, starts are
+                solved_system(search.where.at(values))  # trial points are not explained, starts are
             except PilescoreError as explained:
                 self.failure = explained
             self.ending, self.reason = "failed", f"At the start {given}: {self.failure}"
@@ -193,7 +196,7 @@ class Descent:
         if self.evaluations >= self.search.budget:
             raise _StopError
         self.evaluations += 1
-        score, gradient = self.search.evaluate(u)
+        score, gradient = self.search.evaluate(u, self.trail)
         if self.best is None or score.value < self.best[1].value:
             self.best = (u.copy(), score)
         return score, gradient
@@ -253,7 +256,9 @@ def side_by_side(search: Objective, points: Iterable[Float[np.ndarray, " p"]]) -
     return runs, interrupted
 
 
-def find_curvature(search: Objective, u: Float[np.ndarray, " p"], free: Sequence[str], size: int) -> Curvature | None:
+def find_curvature(
+    search: Objective, u: Float[np.ndarray, " p"], free: Sequence[str], size: int, trail: Trail | None = None
+) -> Curvature | None:
     """Return the curvature in the hyperparameters that are not at a bound, by differences of the gradient."""
     where = search.where
     rows = [where.names.index(name) for name in free]
@@ -266,7 +271,7 @@ def find_curvature(search: Objective, u: Float[np.ndarray, " p"], free: Sequence
             unit = np.zeros(len(u))
             unit[row] = step
             try:
-                after, before = (search.evaluate(u + sign * unit) for sign in (1.0, -1.0))
+                after, before = (search.evaluate(u + sign * unit, trail) for sign in (1.0, -1.0))
             except PilescoreError:
                 return None
             hessian[i] = 0.5 * size * (after[1] - before[1])[rows] / (2 * step)

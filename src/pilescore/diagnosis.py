@@ -15,6 +15,7 @@ from .model import Model
 from .profiles import at_bound, flat_direction, idle_temperature, smoothing, unresolved_quadrature
 from .running import progress_bar
 from .score import check_given
+from .solving import solve_nonlinear
 from .space import space
 from .symptoms import (
     boundary_against_interior,
@@ -59,7 +60,8 @@ def diagnose(
     Parameters
     ----------
     model
-        A model, or the result of `minimize`, whose bounds and curvature are then known.
+        A model, or the result of `minimize`, whose bounds and curvature are then known. A nonlinear one is solved, and
+        taken apart as it is linearised there; scores at other hyperparameters are of the nonlinear model.
     over
         The bounds within which hyperparameters were chosen, as for `minimize`: to see which are at one.
     given_physics
@@ -102,7 +104,8 @@ def diagnose(
     require(isinstance(limits, Thresholds), "thresholds", thresholds, "a ps.Thresholds")
     wanted = _wanted(checks)
     where = None if over is None else space(inner, over)
-    examination = Examination(inner, best, where, given, limits)
+    linear = solve_nonlinear(inner).model if inner.is_nonlinear else inner
+    examination = Examination(linear, inner, best, where, given, limits)
     smooth = {"over_smoothed", "under_smoothed"} & wanted
     single = [check for check in SINGLE if check.__name__ in wanted]
     found: list[Finding] = []

@@ -57,6 +57,10 @@ class NotPositiveDefiniteError(PilescoreError, np.linalg.LinAlgError):
     """A covariance could not be factored; the message names the blocks involved and the remedies."""
 
 
+class NotSolvedError(PilescoreError):
+    """The most likely solution of a nonlinear model was not found; `solve_nonlinear` shows how far it came."""
+
+
 class SaveError(PilescoreError, OSError):
     """A dataset could not be written; it is in `dataset`, and what was on disk before is still there."""
 

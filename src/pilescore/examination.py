@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import math
@@ -12,13 +13,13 @@ import numpy as np
 from jaxtyping import Int
 
 from .errors import PilescoreError
+from .evaluation import Trail, score_of
 from .findings import Finding, Severity, Thresholds
 from .inspection import Inspection, inspect, robust, without
 from .minimum import Minimum
 from .model import Model, is_temperature, named_paths
-from .score import Pile, value
+from .score import Pile
 from .space import Space
-from .system import solve
 
 FEWEST = 8
 """Data with fewer values have no meaningful spread."""
@@ -41,6 +42,9 @@ class Examination:
     """A model under examination, with all that is known of the search that it came from."""
 
     model: Model
+    """It, or what it is linearised at its most likely solution."""
+    source: Model
+    """It as it was given: nonlinear, or the same."""
     minimum: Minimum | None
     where: Space | None
     """The bounds within which hyperparameters were chosen, where known."""
@@ -68,11 +72,16 @@ class Examination:
     @functools.cached_property
     def base(self) -> float:
         """The free energy of the model as it is."""
-        return value(solve(self.model), False, self.given_physics, warn=False).free_energy
+        return score_of(self.source, False, self.given_physics, self.trail, explain=True).free_energy
+
+    @functools.cached_property
+    def trail(self) -> Trail:
+        """The last solution, from which others start."""
+        return Trail()
 
     def energy(self, changes: Mapping[str, Any]) -> float:
         """Return the free energy with other hyperparameters; infinite where it cannot be computed to a few digits."""
-        return energy(self.model.replace(changes), self.given_physics)
+        return energy(self.source.replace(changes), self.given_physics, self.trail)
 
     @functools.cached_property
     def places(self) -> dict[str, float]:
@@ -80,7 +89,7 @@ class Examination:
         if self.where is None or (self.minimum is not None and self.minimum.profiled):  # bounds at another η
             return {}
         low, high = np.array(self.where.bounds).T
-        now = self.where.encode(self.where.read(self.model))
+        now = self.where.encode(self.where.read(self.source))
         return dict(zip(self.where.names, ((now - low) / (high - low)).tolist(), strict=True))
 
     @functools.cached_property
@@ -136,10 +145,10 @@ class Examination:
         return gains
 
 
-def energy(model: Model, given_physics: bool) -> float:
+def energy(model: Model, given_physics: bool, trail: Trail | None = None) -> float:
     """Return the free energy of a model; infinite where it cannot be computed to a few digits."""
     try:
-        score = value(solve(model, explain=False), False, given_physics, warn=False)
+        score = score_of(model, False, given_physics, copy.copy(trail), explain=False)
     except PilescoreError:
         return math.inf
     return score.free_energy if trusted(score) else math.inf

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import equinox as eqx
@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .errors import require_float64
-from .kernels import Kernel, Scalar
+from .kernels import Kernel, MultiIndex, Scalar
 from .layouts import Indices, Layout, Tile
 from .linalg import require_memory
 
@@ -52,6 +52,27 @@ def variances(kernel: Kernel, tile: Tile, eta: float) -> Float[np.ndarray, " n"]
     arrays, form = split(kernel)
     out = _diagonal((form, tile.indices, tile.indices), arrays, tile.points, tile.table)
     return eta * np.asarray(out)[: tile.size]
+
+
+def expansion(
+    kernel: Kernel, rows: Layout, vector: Float[np.ndarray, " N"], eta: float
+) -> Callable[[Array, MultiIndex], Array]:
+    """Return `∂^α f(p)` as a JAX function of `p` and `α`, for `f = η Σ_i u_i L_i k(·, p_i)`."""
+    parts = []
+    for tile in rows.tiles:
+        held = vector[tile.rows]
+        held = np.pad(held, (0, tile.width - tile.size)) if tile.matrix is None else tile.matrix.T @ held
+        parts.append((tile.indices, tile.points, eta * held * tile.table))
+
+    def derivative(point: Array, alpha: MultiIndex) -> Array:
+        total = jnp.zeros(())
+        for indices, points, table in parts:
+            spec = (None, ((alpha,),), indices)
+            one = functools.partial(_pair, spec, kernel, tuple(point), (1.0,))
+            total = total + jnp.sum(jax.vmap(one)(tuple(points), tuple(table)))
+        return total
+
+    return derivative
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -100,6 +121,30 @@ def kernel_gradient(
         for sums in total:
             for i in range(len(sums)):
                 sums[i] += eta * float(np.asarray(next(products)).sum())
+    return [sums.reshape(arrays[leaf].shape) for sums, leaf in zip(total, leaves, strict=True)]
+
+
+def bilinear_gradient(
+    kernel: Kernel, leaves: Sequence[int], left: Layout, right: Layout, vector: Float[np.ndarray, " N"], eta: float
+) -> list[Float[np.ndarray, "..."]]:
+    """Return `Σ_ij ∂[η (L_i ⊗ R_j) k] u_j` for each of the kernel's numbers that are named by their positions.
+
+    `L` are the rows of one layout, `R` those of another with the vector `u`.
+    """
+    arrays, form = split(kernel)
+    total = [np.zeros(arrays[leaf].size) for leaf in leaves]
+    for first in left.tiles:
+        for second in right.tiles:
+            ones = np.ones(first.size) if first.matrix is None else first.matrix.sum(axis=0)
+            held = vector[second.rows] if second.matrix is None else second.matrix.T @ vector[second.rows]
+            ones, held = (np.pad(v, (0, t.width - len(v))) for v, t in ((ones, first), (held, second)))
+            given = np.zeros((first.width, second.width)), -ones, held
+            spec = (form, first.indices, second.indices)
+            where = first.points, first.table, second.points, second.table
+            products = iter(_weighted_tangents(spec, tuple(leaves), None, arrays, *given, *where))
+            for sums in total:
+                for i in range(len(sums)):
+                    sums[i] += eta * float(np.asarray(next(products)).sum())
     return [sums.reshape(arrays[leaf].shape) for sums, leaf in zip(total, leaves, strict=True)]
 
 

@@ -14,6 +14,7 @@ from .errors import (
     InputError,
     MemoryLimitError,
     NotPositiveDefiniteError,
+    NotSolvedError,
     PilescoreError,
     SaveError,
     SmoothnessError,
@@ -23,7 +24,7 @@ from .score import Pile
 
 TERMS = [field.name for field in dataclasses.fields(Pile) if field.name != "shares"]
 
-KINDS = {kind.__name__: kind for kind in (InputError, SmoothnessError, NotPositiveDefiniteError)}
+KINDS = {kind.__name__: kind for kind in (InputError, SmoothnessError, NotPositiveDefiniteError, NotSolvedError)}
 
 Scored = tuple[Pile, Float[np.ndarray, " p"]]
 """PILE and its gradient in the coordinates of a search."""

@@ -124,6 +124,11 @@ def cholesky(matrix: Float[np.ndarray, "n n"]) -> Factor:
     return Factor(matrix, diagonal)
 
 
+def symmetric_product(matrix: Float[np.ndarray, "n n"], vector: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """Return `Ax` of a symmetric matrix that is Fortran ordered, with its lower triangle filled."""
+    return blas.dsymv(1.0, matrix, vector, lower=1)
+
+
 @functools.lru_cache(maxsize=8)
 def probe(size: int) -> Float[np.ndarray, " n"]:
     """Return a fixed vector of normal numbers: unlike one of signs it sees every direction, twin rows' too."""

@@ -151,7 +151,8 @@ def minimize(
         curvature = None
         if hessian and not interrupted:
             try:
-                curvature = find_curvature(search, u, [n for n in where.names if n not in edges], score.size)
+                free = [name for name in where.names if name not in edges]
+                curvature = find_curvature(search, u, free, score.size, best.trail)
             except KeyboardInterrupt:
                 interrupted = True
         if journal is not None and not interrupted:

@@ -96,6 +96,11 @@ class Model(eqx.Module):
         return self.data + self.physics
 
     @property
+    def is_nonlinear(self) -> bool:
+        """Whether a block observes a nonlinear function of the unknown, so that `solve_nonlinear` comes first."""
+        return any(block.is_nonlinear for block in self.blocks)
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """A label for each block: its name, or its role and number."""
         return labels(self.blocks)
@@ -275,13 +280,20 @@ def _name(model: Model, path: Path) -> str | None:
     inside = path[2:]
     if inside[0].name == "temperature":
         return f"{first}.{path[1].idx}.{TEMPERATURES[first]}"
-    if inside[0].name == "operator":
-        atom = follow(model, path[:5])
-        if isinstance(atom, Parameter):
-            return atom.name
-        assert isinstance(atom, Field)
-        return ".".join([atom.name, *(_text(key) for key in path[6:])])
-    return None
+    atom, rest = _atom(model, path)
+    if isinstance(atom, Parameter):
+        return atom.name
+    return None if atom is None else ".".join([atom.name, *(_text(key) for key in rest)])
+
+
+def _atom(model: Model, path: Path) -> tuple[Parameter | Field | None, Path]:
+    """Return the parameter or function inside an operator that a path leads to, and the path within the function."""
+    node: Any = model
+    for i, key in enumerate(path):
+        node = follow(node, (key,))
+        if isinstance(node, Parameter | Field):
+            return node, path[i + 2 :]
+    return None, ()
 
 
 def _text(key: Any) -> str:
@@ -365,7 +377,7 @@ def _check_names(model: Model) -> None:
         kinds = {path[0].name in ("data", "physics") and "operator" in map(_text, path) for path in paths}
         if len(kinds) > 1:
             raise InputError(f"a parameter inside an operator is called {name!r}, which the model uses itself")
-        atoms = [atom for path in paths if isinstance(atom := follow(model, path[:5]), Field)]
+        atoms = [atom for path in paths if isinstance(atom := _atom(model, path)[0], Field)]
         if len({jax.tree.structure(atom.function) for atom in atoms}) > 1:
             first = name.split(".")[0]
             raise InputError(f"different functions inside operators are called {first!r}: name them apart")

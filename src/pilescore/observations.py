@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 from .atoms import MultiIndex
 from .domains import Nodes, Region
 from .errors import InputError, as_array, as_points, as_positive, as_vector, call, check_coordinates, require
+from .nonlinear import Nonlinear
 from .operators import Operator, identity
 
 
@@ -131,7 +132,7 @@ class Observation(eqx.Module):
 
     role: Literal["data", "physics"] = eqx.field(static=True)
     name: str | None = eqx.field(static=True)
-    operator: Operator
+    operator: Operator | Nonlinear
     points: Float[np.ndarray, "q d"]
     matrix: Float[np.ndarray, "n q"] | None
     values: Float[np.ndarray, " n"]
@@ -157,8 +158,14 @@ class Observation(eqx.Module):
         return int(self.points.shape[1])
 
     @property
+    def is_nonlinear(self) -> bool:
+        """Whether what is observed is a nonlinear function of the unknown."""
+        return isinstance(self.operator, Nonlinear)
+
+    @property
     def coefficients(self) -> Float[np.ndarray | Array, "terms q"]:
         """The operator's coefficients at the points."""
+        assert isinstance(self.operator, Operator)
         return _compiled_coefficients(self.operator, self.points) if self.table is None else self.table
 
     def __getstate__(self) -> dict[str, Any]:
@@ -182,7 +189,7 @@ def _compiled_coefficients(operator: Operator, points: Any) -> Any:
 
 
 def observe(
-    operator: Operator | Functional,
+    operator: Operator | Nonlinear | Functional,
     values: Any,
     at: Any = None,
     *,
@@ -196,7 +203,7 @@ def observe(
     Parameters
     ----------
     operator
-        What was measured: `identity`, any operator, or a `Functional`.
+        What was measured: `identity`, any operator, a `Functional`, or a `Nonlinear`.
     values
         `y`, one for each point (a scalar stands for all).
     at
@@ -219,9 +226,10 @@ def observe(
     """
     if isinstance(operator, Functional):
         require(at is None, "at", at, "nothing: a functional has its own points")
-        points, matrix, target = operator.points, operator.matrix, operator.operator
+        points, matrix = operator.points, operator.matrix
+        target: Operator | Nonlinear = operator.operator
     else:
-        _check_operator(operator)
+        _check_operator(operator, Nonlinear)
         require(at is not None, "at", at, "the points of measurement")
         points, matrix, target = as_points(at, "at"), None, operator
     count = len(points) if matrix is None else len(matrix)
@@ -236,7 +244,7 @@ def observe(
 
 
 def impose(
-    operator: Operator | Functional,
+    operator: Operator | Nonlinear | Functional,
     value: Any,
     on: Nodes | None = None,
     *,
@@ -249,7 +257,7 @@ def impose(
     Parameters
     ----------
     operator
-        `A`: an operator, or a `Functional` (which has its own nodes).
+        `A`: an operator, a `Nonlinear`, or a `Functional` (which has its own nodes).
     value
         `r`: a number, a function of the point, or an array with one value for each node.
     on
@@ -270,11 +278,11 @@ def impose(
     """
     if isinstance(operator, Functional):
         require(on is None, "on", on, "nothing: a functional has its own nodes")
-        points, matrix, target = operator.points, operator.matrix, operator.operator
-        weights = operator.weights
+        points, matrix, weights = operator.points, operator.matrix, operator.weights
+        target: Operator | Nonlinear = operator.operator
         require(not callable(value), "value", value, "numbers: a functional has no single point")
     else:
-        _check_operator(operator)
+        _check_operator(operator, Nonlinear)
         check_nodes(on, "on")
         assert on is not None
         points, matrix, target, weights = on.points, None, operator, on.weights
@@ -311,7 +319,7 @@ def evaluate(function: Callable[[Any], Any], points: Float[np.ndarray, "n d"], a
 def _observation(
     role: Literal["data", "physics"],
     name: str | None,
-    operator: Operator,
+    operator: Operator | Nonlinear,
     points: Float[np.ndarray, "q d"],
     matrix: Float[np.ndarray, "n q"] | None,
     values: Float[np.ndarray, " n"],
@@ -321,19 +329,28 @@ def _observation(
     region: Region | None,
 ) -> Observation:
     indices = operator.indices(points.shape[1])
-    require(len(operator.terms) > 0, "operator", operator, "an operator that is not zero")
     if temperature is not None:
         as_positive(temperature, "gamma" if role == "data" else "rho")
-    table = np.array(operator.coefficients(points))
-    if not np.isfinite(table).all():
-        bad = points[np.flatnonzero(~np.isfinite(table).all(axis=0))[0]]
-        raise InputError(f"operator {operator}: a coefficient is NaN or infinite at the point {bad}")
+    table = None
+    if isinstance(operator, Nonlinear):
+        operator.check(points.shape[1])
+    for each in operator.of if isinstance(operator, Nonlinear) else (operator,):
+        table = _table(each, points)
     for array in (points, matrix, values, weights, table):
         if array is not None:
             array.flags.writeable = False  # a block is immutable, and what is computed from it is remembered
     scalar = None if temperature is None else jnp.asarray(float(temperature))
-    known = None if operator.has_parameters else table
+    known = None if isinstance(operator, Nonlinear) or operator.has_parameters else table
     return Observation(role, name, operator, points, matrix, values, weights, scalar, nodes, region, indices, known)
+
+
+def _table(operator: Operator, points: Float[np.ndarray, "q d"]) -> Float[np.ndarray, "terms q"]:
+    require(len(operator.terms) > 0, "operator", operator, "an operator that is not zero")
+    table = np.array(operator.coefficients(points))
+    if not np.isfinite(table).all():
+        bad = points[np.flatnonzero(~np.isfinite(table).all(axis=0))[0]]
+        raise InputError(f"operator {operator}: a coefficient is NaN or infinite at the point {bad}")
+    return table
 
 
 def _noise_weights(noise: Any, count: int) -> Float[np.ndarray, " n"]:
@@ -342,12 +359,14 @@ def _noise_weights(noise: Any, count: int) -> Float[np.ndarray, " n"]:
     return 1.0 / deviation**2
 
 
-def _check_operator(operator: Any) -> None:
+def _check_operator(operator: Any, *others: type) -> None:
     expected = "an operator such as ps.identity or ps.laplacian(box), or a functional such as ps.integral(nodes)"
-    require(isinstance(operator, Operator), "operator", operator, expected)
+    if isinstance(operator, Nonlinear) and not others:
+        expected = "a linear operator: a functional of a nonlinear one cannot be imposed"
+    require(isinstance(operator, (Operator, *others)), "operator", operator, expected)
 
 
-def check_names(operator: Operator, names: tuple[str, ...], argument: str) -> None:
+def check_names(operator: Operator | Nonlinear, names: tuple[str, ...], argument: str) -> None:
     """Raise an `InputError` if an operator acts on other coordinates than these, where both are known."""
     if operator.names and names and operator.names != names:
         raise InputError(

@@ -113,7 +113,7 @@ def flat_direction(examination: Examination) -> Finding:
     changes = rises * DECADE + 0.5 * np.abs(values) * DECADE**2
     flattest = int(np.argmin(changes))
     direction = dict(zip(found.names, vectors[:, flattest].tolist(), strict=True))
-    shown = " ".join(f"{part:+.2g}·{_unit(each, examination.model)}" for each, part in _largest(direction))
+    shown = " ".join(f"{part:+.2g}·{_unit(each, examination.source)}" for each, part in _largest(direction))
     return finding(
         examination,
         name,
@@ -141,7 +141,7 @@ def _largest(direction: Mapping[str, float]) -> list[tuple[str, float]]:
 
 def _curvature(examination: Examination) -> tuple[Curvature | None, np.ndarray | None]:
     """Return the Hessian about the model's own hyperparameters, and the slope there."""
-    model, known = examination.model, named_paths(examination.model)
+    model, known = examination.source, named_paths(examination.source)
     over = {}
     for name, given in model.parameters.items():
         array = np.asarray(given)
@@ -151,10 +151,10 @@ def _curvature(examination: Examination) -> tuple[Curvature | None, np.ndarray |
     where = space(model, over)
     search = Objective(where, False, examination.given_physics, 1e-8, 1)
     u = where.start({})
-    score, slope = search.evaluate(u)
+    score, slope = search.evaluate(u, examination.trail)
     free = [name for name in where.names if examination.is_open(name) and name not in examination.at_bounds]
     rows = [where.names.index(name) for name in free]
-    return find_curvature(search, u, free, score.size), 0.5 * score.size * slope[rows]
+    return find_curvature(search, u, free, score.size, examination.trail), 0.5 * score.size * slope[rows]
 
 
 def idle_temperature(examination: Examination) -> Finding:

@@ -24,8 +24,11 @@ from jaxtyping import Float
 
 from .errors import InputError, SaveError, require
 from .files import write
+from .frames import pure_linearised
 from .kernels import Kernel
 from .model import Model
+from .nonlinear import Nonlinear
+from .observations import Observation
 
 WRITE_EVERY = 2.0
 """Seconds between writings, at least; a point that takes longer is written as soon as it is there."""
@@ -54,7 +57,7 @@ def function_values(model: Model) -> Iterator[Any]:
     """Give what depends on a model's hyperparameters, to ten digits."""
     yield kernel_values(model.kernel, np.concatenate([block.points for block in model.blocks]))
     yield ten_digits([model.eta, *model.temperatures])
-    yield from (ten_digits(block.coefficients) for block in model.blocks if block.table is None)
+    yield from (_signature(block) for block in model.blocks if block.table is None)
 
 
 def ten_digits(numbers: Any) -> np.ndarray:
@@ -306,11 +309,22 @@ def _of_model(model: Model) -> Iterable[bytes]:
         yield from _pieces(part)
     for block, label in zip(model.blocks, model.labels, strict=True):
         yield from _pieces((label, block.role, block.indices))
-        for array in (block.points, block.coefficients, block.matrix, block.values, block.weights, block.temperature):
+        known = _signature(block) if block.is_nonlinear else block.coefficients
+        for array in (block.points, known, block.matrix, block.values, block.weights, block.temperature):
             yield from _pieces(array)
         if block.table is None:  # β∂ and β²∂ are alike where β = 1
             yield from _pieces(str(block.operator))
     yield from _pieces(kernel_values(model.kernel, np.concatenate([block.points for block in model.blocks])))
+
+
+def _signature(block: Observation) -> np.ndarray:
+    """Return what an operator is known by: its coefficients, or what a nonlinear one gives at random derivatives."""
+    if not isinstance(block.operator, Nonlinear):
+        return ten_digits(block.coefficients)
+    rng = np.random.default_rng(0)
+    tried = [size * rng.standard_normal((len(block.indices), len(block.points))) for size in (0.3, 1.0, 3.0)]
+    found = [pure_linearised(block.operator, block.points, jnp.asarray(jets)) for jets in tried]
+    return np.stack([np.vstack([ten_digits(value)[None], ten_digits(slopes)]) for value, slopes in found])
 
 
 def _outline(node: Any) -> Any:

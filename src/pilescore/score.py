@@ -151,8 +151,8 @@ def pile_and_gradient(
 
 def value(system: System, profiled: bool, given_physics: bool, *, warn: bool) -> Pile:
     """Return PILE of a solved model, with or without warnings; options have been checked."""
-    prior = _solved(_physics_alone(system.model), warn) if given_physics else None
-    return _scored(system, prior, profiled)
+    prior = _solved(physics_alone(system.model), warn) if given_physics else None
+    return scored(system, prior, profiled)
 
 
 def value_and_gradient(
@@ -161,14 +161,14 @@ def value_and_gradient(
     """Return PILE and its gradient, with or without warnings; options and names have been checked."""
     known = named_paths(model)
     system = _solved(model, warn)
-    prior = _solved(_physics_alone(model), warn) if given_physics else None
-    result = _scored(system, prior, profiled)
+    prior = _solved(physics_alone(model), warn) if given_physics else None
+    result = scored(system, prior, profiled)
     scale = result.eta / system.eta if profiled else 1.0
-    gradient = _Pull(system, scale).all(wanted, known)
+    gradient = Pull(system, scale).all(wanted, known)
     if prior is not None:
-        part = _Pull(prior, scale).all(wanted, known)
+        part = Pull(prior, scale).all(wanted, known)
         gradient = {name: total - part[name] for name, total in gradient.items()}
-    return result, {name: _plain(total / result.size) for name, total in gradient.items()}
+    return result, {name: plain(total / result.size) for name, total in gradient.items()}
 
 
 def pile_many(
@@ -227,7 +227,8 @@ def _solved(model: Model, warn: bool) -> System:
     return system
 
 
-def _physics_alone(model: Model) -> Model:
+def physics_alone(model: Model) -> Model:
+    """Return the model without its data."""
     alone = copy.copy(model)
     object.__setattr__(alone, "data", ())
     return alone
@@ -275,12 +276,13 @@ def at_best_scale(plain: Pile) -> Pile:
     )
 
 
-def _scored(system: System, prior: System | None, profiled: bool) -> Pile:
-    plain = _result(system, prior, math.log(2 * math.pi), system.eta)
-    return at_best_scale(plain) if profiled else plain
+def scored(system: System, prior: System | None, profiled: bool) -> Pile:
+    """Return PILE of a system, or of its data given the physics whose system is `prior`."""
+    found = _result(system, prior, math.log(2 * math.pi), system.eta)
+    return at_best_scale(found) if profiled else found
 
 
-class _Pull:
+class Pull:
     """Contracts `G = C⁻¹ − ααᵀ/scale` with derivatives of `C`; `scale` is the fit where η is profiled."""
 
     def __init__(self, system: System, scale: float) -> None:
@@ -336,7 +338,8 @@ class _Pull:
         return found
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a single number as a float, an array as it is."""
     return float(value) if np.ndim(value) == 0 else value
 
 

@@ -18,7 +18,17 @@ from jaxtyping import Float
 
 from .accuracy import Reference, Risk, measured, reference
 from .domains import Nodes
-from .errors import InputError, NotPositiveDefiniteError, PrecisionWarning, SaveError, as_count, as_vector, require
+from .errors import (
+    InputError,
+    NotPositiveDefiniteError,
+    NotSolvedError,
+    PrecisionWarning,
+    SaveError,
+    as_count,
+    as_vector,
+    require,
+)
+from .evaluation import Trail, solved_systems
 from .families import scores_by_temperature
 from .misfit import left_out_variances, quadrature_weights, system_losses
 from .model import Model, as_grid, check_bears, find, is_temperature, named_paths
@@ -28,11 +38,11 @@ from .posterior import Posterior
 from .quadrature import GaussLegendre
 from .records import Record, Table, fingerprint, kernel_values
 from .running import progress_bar
-from .score import Pile, check_given, value
+from .score import Pile, check_given, scored, value
 from .system import IMPRECISE, System, solve
 
 TERMS = {"pile": "value", "fit": "fit", "complexity": "complexity", "constant": "constant", "rounding": "rounding"}
-FAILURES = (NotPositiveDefiniteError, InputError)
+FAILURES = (NotPositiveDefiniteError, NotSolvedError, InputError)
 LOSSES = {"data_loss": "data", "physics_loss": "physics", "leave_one_out": "leave_one_out"}
 RISKS = {"": "value", "_bias": "bias", "_variance": "variance", "_relative_l2": "relative_l2"}
 
@@ -69,7 +79,8 @@ def sweep(
         draw its data anew, as `L truth` plus noise of the model's own temperatures.
     truth, on, operator, operator_truth, scale
         As for `accuracy`. Without `on`, Gauss–Legendre nodes, 30 a side, of the region of the equation; without
-        `operator`, its operator. The equation is the physics block with the highest derivatives, the first of such.
+        `operator`, its operator if that is linear. The equation is the physics block with the highest derivatives, the
+        first of such.
     profiled, given_physics
         As for `pile`.
     losses
@@ -191,13 +202,14 @@ def _outcomes(
     known = named_paths(models[0])
     temperatures = [name for name in axes if is_temperature(known[find(models[0], known, name)[0]][0])]
     others = [name for name in axes if name not in temperatures]
-    reducible = bool(temperatures) and wanted.scores_only
+    reducible = bool(temperatures) and wanted.scores_only and not models[0].is_nonlinear
     several = "seed" in table.axes
 
     def position(chosen: Mapping[str, int], seed: int) -> tuple[int, ...]:
         return (*(chosen[name] for name in axes), *((seed,) if several else ()))
 
     for group in groups:
+        trail = Trail()
         for outer in _indices(axes, others):
             places = [outer | inner for inner in _indices(axes, temperatures)]
             if not any(table.pending(position(place, s)) for place in places for s in group):
@@ -215,7 +227,7 @@ def _outcomes(
                     continue
                 todo = [s for s in group if table.pending(position(places[k], s))]
                 if todo:
-                    solved = _solved([local[s].replace(points[k]) for s in todo], wanted)
+                    solved = _solved([local[s].replace(points[k]) for s in todo], wanted, trail)
                     yield from zip((position(places[k], s) for s in todo), solved, strict=True)
 
 
@@ -226,6 +238,8 @@ def _indices(axes: Mapping[str, np.ndarray], names: list[str]) -> Iterator[dict[
 
 def _alike(models: list[Model]) -> list[list[int]]:
     """Return the numbers of the models in groups that have the same covariance: they differ in their values only."""
+    if models[0].is_nonlinear:  # each is linearised at a solution of its own
+        return [[s] for s in range(len(models))]
     groups: dict[Any, list[int]] = {}
     for s, model in enumerate(models):
         leaves, form = jax.tree.flatten(model.kernel)
@@ -239,10 +253,15 @@ def _alike(models: list[Model]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _solved(models: list[Model], wanted: _Wanted) -> Iterator[dict[str, Any]]:
-    """Score models that differ in their values only, by one factorisation."""
+def _solved(models: list[Model], wanted: _Wanted, trail: Trail) -> Iterator[dict[str, Any]]:
+    """Score models that differ in their values only, by one factorisation; a nonlinear one comes alone."""
+    prior: System | None = None
     try:
-        first = solve(models[0])
+        if models[0].is_nonlinear:
+            first, prior = solved_systems(models[0], wanted.given_physics, trail)
+            models = [first.model]
+        else:
+            first = solve(models[0])
     except FAILURES as failure:
         yield from ({"status": "failed", "reason": str(failure)} for _ in models)
         return
@@ -252,7 +271,10 @@ def _solved(models: list[Model], wanted: _Wanted) -> Iterator[dict[str, Any]]:
     left_out = left_out_variances(first) if wanted.losses else None
     for place, system in enumerate(systems):
         try:
-            score = value(system, wanted.profiled, wanted.given_physics, warn=False)
+            if prior is None:
+                score = value(system, wanted.profiled, wanted.given_physics, warn=False)
+            else:
+                score = scored(system, prior, wanted.profiled)
             found = _scored(score)
             if left_out is not None:
                 losses = system_losses(system, left_out)
@@ -369,7 +391,7 @@ def _reference(
         require(region is not None, "on", on, expected)
         assert region is not None
         on = region(GaussLegendre(30))
-    if operator is None and equation is not None:
+    if operator is None and equation is not None and isinstance(equation.operator, Operator):
         operator = equation.operator
     check_nodes(on, "on")
     dimension = model.blocks[0].dimension

@@ -72,6 +72,12 @@ def solve(model: Model, eta: float | None = None, noise_factor: float = 1.0, *, 
 
     A failure is explained by the eigenvalues of a matrix that is not too large, which cost more than the factorisation.
     """
+    for block, label in zip(model.blocks, model.labels, strict=True):
+        if block.is_nonlinear:
+            raise InputError(
+                f"model: expected a linear one; block {label!r} is nonlinear ({block.operator}). Find its most likely "
+                "solution first, solved = ps.solve_nonlinear(model), and go on with solved.model"
+            )
     eta = float(model.eta) if eta is None else eta
     parts = assembly(model.blocks)
     noise = noise_factor * np.asarray(model.temperatures)[parts.block] * parts.spread

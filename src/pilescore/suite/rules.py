@@ -181,10 +181,9 @@ def points(grid: Mapping[str, Any]) -> Iterator[tuple[tuple[int, ...], dict[str,
 
 def _data_given_physics(physics: ps.Model, data: tuple[ps.Observation, ...]) -> tuple[np.ndarray, np.ndarray]:
     post = ps.posterior(physics)
-    mean = [post.mean(block.points, block.operator) for block in data]
-    covariance = [
-        [post.covariance(one.points, one.operator, other.points, other.operator) for other in data] for one in data
-    ]
+    parts = [(block.points, block.operator) for block in data if isinstance(block.operator, ps.Operator)]
+    mean = [post.mean(points, operator) for points, operator in parts]
+    covariance = [[post.covariance(*one, *other) for other in parts] for one in parts]
     return np.concatenate(mean), np.block(covariance)
 
 

@@ -1,0 +1,190 @@
+"""Gauss–Newton in dual form to the most likely solution of a nonlinear model.
+
+The unknown is `f = Σ c_i φ_i k` with the functionals `φ` of the model's frame, and `v = Θc` are their values. A step
+linearises there, factors the covariance `C = JΘJᵀ + S` of the linearised model, and goes towards `c = Jᵀ C⁻¹ t̃`.
+The objective is `Φ = ½ |t − F(v)|²/S + ½ cᵀv`, the negative log posterior up to a constant.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from .frames import Frame, check_finite, linear_model
+from .linalg import threads
+from .system import System, solve
+
+ARMIJO = 1e-4
+"""The part of the decrease that the slope promises which a step has to bring."""
+
+HALVINGS = 30
+"""How often a step is halved at most."""
+
+LOOSE = 1e-2
+"""The squared decrement, relative to `1 + 2Φ`, at which a level of the continuation but the last has done enough."""
+
+STRAIGHT = 0.9
+"""The part of the promised decrease after which a level but the last has done enough, too: it is nearly linear."""
+
+ROUNDING = 10.0
+"""A decrement within so many estimates of the rounding error of `2Φ` cannot be told from zero."""
+
+Status = Literal["converged", "stagnated", "unsatisfied", "not a minimum", "stuck", "diverged", "out of iterations"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One linearisation, and the step that followed."""
+
+    level: float
+    """The factor of all noise variances."""
+    objective: float
+    """`Φ` at the linearisation."""
+    decrement: float
+    """The squared Newton decrement there: twice what the linearised problem would gain."""
+    length: float
+    """The part of the full step that was taken; zero if none was."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class State:
+    """An iterate: `f` by its coefficients and the values of the functionals."""
+
+    coefficients: Float[np.ndarray, " F"]
+    values: Float[np.ndarray, " F"]
+
+    def towards(self, step: State, length: float) -> State:
+        """Return the state after a part of a step."""
+        return State(self.coefficients + length * step.coefficients, self.values + length * step.values)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Map:
+    """Where Gauss–Newton ended, with the linearisation there."""
+
+    frame: Frame
+    state: State
+    predicted: Float[np.ndarray, " N"]
+    """`F(f̂)`."""
+    slopes: Float[np.ndarray, " F"]
+    """The entries of `J`."""
+    system: System
+    """Of the linearised model."""
+    alpha: Float[np.ndarray, " N"]
+    """`C⁻¹t̃` in the stacked order."""
+    objective: float
+    decrement: float
+    status: Status
+    reason: str
+    steps: tuple[Step, ...]
+
+    @property
+    def converged(self) -> bool:
+        """Whether this is a minimum as far as rounding tells."""
+        return self.status in ("converged", "stagnated", "unsatisfied")
+
+
+class Iteration:
+    """Gauss–Newton on one frame; it counts what it does."""
+
+    def __init__(self, frame: Frame, tolerance: float, budget: int, explain: bool) -> None:
+        self.frame = frame
+        self.tolerance = tolerance
+        self.budget = budget
+        self.explain = explain
+        self.steps: list[Step] = []
+        self.targets = frame.model.values
+        self.noise = frame.model.noise
+
+    def objective(self, state: State, level: float) -> float:
+        """Return `Φ`; infinite where `P` is not finite."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            residual = self.targets - self.frame.observed(state.values)
+            total = 0.5 * float(residual**2 @ (1.0 / (level * self.noise)) + state.coefficients @ state.values)
+        return total if math.isfinite(total) else math.inf
+
+    def run(self, start: State | Float[np.ndarray, " F"], levels: tuple[float, ...]) -> Map:
+        """Go from a state, or from values to linearise at, down the levels of noise."""
+        with threads(self.frame.model.size):
+            for level in levels[:-1]:
+                start = self._level(start, level, True).state
+            return self._level(start, levels[-1], False)
+
+    def _level(self, start: State | Float[np.ndarray, " F"], level: float, passing: bool) -> Map:
+        state = None if isinstance(start, np.ndarray) else start
+        values = start if isinstance(start, np.ndarray) else start.values
+        enough = max(LOOSE, self.tolerance) if passing else self.tolerance
+        objective = math.inf if state is None else self.objective(state, level)
+        before: list[float] = []
+        while True:
+            predicted, slopes = self.frame.linearised(values)
+            check_finite(self.frame, values, predicted, slopes, "at the start" if not self.steps else "on the way")
+            targets = self.targets - predicted + self.frame.forward(slopes, values)
+            system = solve(linear_model(self.frame, slopes, targets), noise_factor=level, explain=self.explain)
+            alpha = np.empty(len(targets))
+            alpha[system.rows.order] = system.alpha
+            coefficients = self.frame.backward(slopes, alpha)
+            if state is None:  # the first step from mere values: all of it
+                state = State(coefficients, self.frame.product(coefficients))
+                values, objective = state.values, self.objective(state, level)
+                self.steps.append(Step(level, math.nan, math.nan, 1.0))
+                continue
+            change = coefficients - state.coefficients
+            step = State(change, self.frame.product(change))
+            moved = self.frame.forward(slopes, step.values)
+            decrement = float(moved**2 @ (1.0 / (level * self.noise)) + max(change @ step.values, 0.0))
+            status, reason, length, ahead = self._next(state, step, level, objective, decrement, system, enough, before)
+            self.steps.append(Step(level, objective, decrement, length))
+            there = state.towards(step, length)
+            as_promised = length == 1.0 and objective - ahead >= STRAIGHT * 0.5 * decrement
+            if status is not None or (passing and as_promised):
+                found = (there, predicted, slopes, system, alpha, objective, decrement, status or "converged", reason)
+                return Map(self.frame, *found, tuple(self.steps))
+            before.append(decrement)
+            state, values, objective = there, there.values, ahead
+
+    def _next(
+        self,
+        state: State,
+        step: State,
+        level: float,
+        objective: float,
+        decrement: float,
+        system: System,
+        enough: float,
+        before: list[float],
+    ) -> tuple[Status | None, str, float, float]:
+        """Return why to stop here, if so, or how far to go and the objective there."""
+        size = 1.0 + 2.0 * abs(objective)
+        if decrement <= enough * size:
+            return "converged", f"the squared decrement is {decrement:.1e}", 0.0, objective
+        if len(self.steps) >= self.budget:
+            return "out of iterations", f"{self.budget} linearisations are used up", 0.0, objective
+        fine = ROUNDING * system.error
+        if decrement <= fine and before and decrement > 0.5 * before[-1]:
+            return "stagnated", self._rounding(decrement, system), 0.0, objective
+        length = 1.0
+        for _ in range(HALVINGS):
+            ahead = self.objective(state.towards(step, length), level)
+            if ahead <= objective - ARMIJO * length * decrement:
+                return None, "", length, ahead
+            length *= 0.5
+        if decrement <= fine:
+            return "stagnated", self._rounding(decrement, system), 0.0, objective
+        if not math.isfinite(self.objective(state.towards(step, 2.0**-HALVINGS), level)):
+            return "diverged", "the objective is not finite all along the step", 0.0, objective
+        return (
+            "stuck",
+            f"no step lowers the objective, though its slope promises {decrement:.1e}: P is not differentiable there, "
+            "or its derivative is not that of its values",
+            0.0,
+            objective,
+        )
+
+    @staticmethod
+    def _rounding(decrement: float, system: System) -> str:
+        return f"the squared decrement, {decrement:.1e}, is within the rounding error of 2Φ, about {system.error:.1e}"

@@ -1,0 +1,296 @@
+"""The most likely solution of a nonlinear model: `solve_nonlinear`, and what it returns."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from .errors import InputError, PilescoreError, as_array, as_count, as_positive, check_coordinates, require
+from .frames import Frame, frame, linear_model
+from .gauss_newton import Iteration, Map, State, Status, Step
+from .hessians import Hessian
+from .model import Model
+from .score import Pile, value
+
+CONTINUATION = (1e4, 1e2, 1.0)
+"""Factors of all noise variances, one after the other."""
+
+ESCAPES = 3
+"""How often a point that is stationary but no minimum is left."""
+
+MISSED = (5.0, 0.1)
+"""An equation is not satisfied if it is missed by so many noise deviations and by this part of its terms, by the root
+mean square over its nodes."""
+
+FOLLOWED = 15
+"""Linearisations that a warm start may take before it is given up for a fresh one."""
+
+Start: TypeAlias = "float | int | Callable[[Any], Any] | Solved"
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Solved:
+    """The most likely solution of a nonlinear model; made by `solve_nonlinear`."""
+
+    model: Model
+    """The model linearised there: ready for `pile`, `posterior`, `losses`, `accuracy` and `diagnose`."""
+    nonlinear: Model
+    """The model as it was given."""
+    pile: Pile
+    """PILE in its linearised form, that of `model`."""
+    laplace: float
+    """PILE in Laplace's form: the misfit, the norm of the solution and `log det 2πC`, over N."""
+    status: Status
+    """`converged`; `stagnated`, at rounding; `unsatisfied`: a minimum at which an equation does not hold; `not a
+    minimum`; `stuck`: no step goes down; `diverged`; or `out of iterations`."""
+    reason: str
+    steps: tuple[Step, ...]
+    """All linearisations of the start that was best."""
+    factorisations: int
+    """Of the covariance, over all starts."""
+    found: Map = dataclasses.field(repr=False)
+    """The end of the iteration, for what is computed from it."""
+
+    @property
+    def converged(self) -> bool:
+        """Whether the equation is solved as far as noise and rounding tell."""
+        return self.status in ("converged", "stagnated")
+
+    @property
+    def iterations(self) -> int:
+        """The linearisations of the start that was best."""
+        return len(self.steps)
+
+    @property
+    def gap(self) -> float:
+        """`laplace − pile`: the squared Newton decrement over N, zero at the exact minimum."""
+        return self.laplace - self.pile.value
+
+    @functools.cached_property
+    def second_order(self) -> float:
+        """What the exact Hessian would add to PILE: `log det(I − ΣM)/N`; NaN where it is not positive definite.
+
+        Computed when first asked for, by a factorisation as large as the number of values that enter nonlinearly.
+        """
+        return Hessian(self.found).log_determinant() / self.pile.size
+
+    def __float__(self) -> float:
+        return self.pile.value
+
+    def __repr__(self) -> str:
+        return (
+            f"Solved({self.status} after {self.iterations} linearisations, PILE {self.pile.value:.6g}, "
+            f"gap {self.gap:.1e})"
+        )
+
+
+def solve_nonlinear(
+    model: Model,
+    *,
+    starts: int | Start | Sequence[Start] = 1,
+    seed: int = 0,
+    tolerance: float | int = 1e-8,
+    max_iterations: int = 100,
+    continuation: Sequence[float] = CONTINUATION,
+) -> Solved:
+    """Return the most likely solution of a model with nonlinear operators, and the model linearised there.
+
+    Gauss–Newton in dual form with an Armijo line search. At first all noise variances are larger by the factors of
+    `continuation`, each level starting from the one before. A point that turns out to be no minimum is left along
+    the direction of negative curvature.
+
+    Parameters
+    ----------
+    model
+        The model. A linear one is solved in one step.
+    starts
+        How many: the zero function, then random functions by the prior. Or the starts themselves: functions of the
+        point (with `jax.numpy`), numbers, or results of an earlier call. The one with the lowest objective is returned.
+    seed
+        Of the random functions.
+    tolerance
+        It has converged when the squared Newton decrement is below this times `1 + 2Φ`, with `Φ` the negative log
+        posterior up to a constant.
+    max_iterations
+        Linearisations of each start.
+    continuation
+        Factors of the noise variances, falling to one. An earlier result as a start goes on at one directly.
+
+    Examples
+    --------
+    `u'' = u² − 1` with zero ends; the residual of the most likely solution is small:
+
+    >>> import numpy as np, pilescore as ps
+    >>> line = ps.Box(x=(0, 1))
+    >>> (dx,) = ps.partials(line)
+    >>> equation = ps.Nonlinear(lambda p, u, u_xx: u_xx - u**2, of=(ps.identity, dx**2))
+    >>> model = ps.Model(
+    ...     kernel=ps.RBF(bandwidth=0.3),
+    ...     physics=[
+    ...         ps.impose(equation, -1.0, on=line.interior(ps.GaussLegendre(12)), noise=1e-3),
+    ...         ps.impose(ps.identity, 0.0, on=line.boundary(ps.GaussLegendre(1)), noise=1e-4),
+    ...     ],
+    ... )
+    >>> solved = ps.solve_nonlinear(model)
+    >>> solved.status, solved.gap < 1e-8
+    ('converged', True)
+    >>> ps.posterior(solved.model).mean([0.5]).round(3)
+    array([0.124])
+    """
+    require(isinstance(model, Model), "model", model, "a ps.Model")
+    small, budget = as_positive(tolerance, "tolerance"), as_count(max_iterations, "max_iterations")
+    levels = tuple(float(level) for level in as_array(continuation, "continuation").ravel())
+    falling = len(levels) > 0 and levels[-1] == 1.0 and all(a > b for a, b in itertools.pairwise(levels))
+    require(falling, "continuation", continuation, "factors that fall to 1, as (1e4, 1e2, 1.0)")
+    given = _starts(model, starts)
+    whole = frame(model)
+    draws = _draws(whole, given, seed) if isinstance(given, int) else [_start(whole, each) for each in given]
+    best: Map | None = None
+    failure: PilescoreError | None = None
+    count = 0
+    for start, warm in draws:
+        iteration = Iteration(whole, small, budget, True)
+        try:
+            found = _minimum(iteration, start, (1.0,) if warm else levels)
+        except InputError as problem:  # P is not defined there
+            failure, found = problem, None
+        count += len(iteration.steps)
+        if found is not None and (best is None or _rank(found) < _rank(best)):
+            best = found
+    if best is None:
+        assert failure is not None
+        raise failure
+    best.system.warn_if_imprecise(stacklevel=3)
+    return frozen(best, count)
+
+
+def followed(model: Model, before: Float[np.ndarray, " F"] | None, *, explain: bool) -> Map:
+    """Return the most likely solution of a model, from the values of a similar one if that leads to it."""
+    whole = frame(model)
+    if before is not None and len(before) == whole.size:
+        iteration = Iteration(whole, 1e-10, FOLLOWED, explain)
+        try:
+            found = _minimum(iteration, before, (1.0,))
+        except InputError:
+            found = None
+        if found is not None and found.converged:
+            return found
+    zero = State(np.zeros(whole.size), np.zeros(whole.size))
+    return _minimum(Iteration(whole, 1e-10, 100, explain), zero, CONTINUATION)
+
+
+def frozen(found: Map, factorisations: int) -> Solved:
+    """Return what a user sees of the end of an iteration."""
+    whole = found.frame
+    targets = whole.model.values - found.predicted + whole.forward(found.slopes, found.state.values)
+    linear = linear_model(whole, found.slopes, targets, found.state.coefficients)
+    score = value(found.system, False, False, warn=False)
+    n = score.size
+    laplace = 2.0 * found.objective / n + score.complexity + score.constant
+    status, reason = _missed(found)
+    return Solved(linear, whole.model, score, laplace, status, reason, found.steps, factorisations, found)
+
+
+def _rank(found: Map) -> tuple[bool, float]:
+    return not found.converged, found.objective
+
+
+def _starts(model: Model, starts: Any) -> int | list[Any]:
+    if isinstance(starts, int | np.integer):
+        return as_count(starts, "starts")
+    given = list(starts) if isinstance(starts, list | tuple) else [starts]
+    expected = "how many, or a list of functions of the point, numbers, or results of ps.solve_nonlinear"
+    require(len(given) > 0, "starts", starts, expected)
+    for each in given:
+        number = isinstance(each, float | int | np.floating | np.integer) and math.isfinite(each)
+        require(number or callable(each) or isinstance(each, Solved), "starts", each, expected)
+        if callable(each):
+            check_coordinates(each, model.blocks[0].points[0], "starts")
+        if isinstance(each, Solved):
+            same = len(each.nonlinear.blocks) == len(model.blocks) and all(
+                a.size == b.size and a.is_nonlinear == b.is_nonlinear
+                for a, b in zip(each.nonlinear.blocks, model.blocks, strict=True)
+            )
+            require(same, "starts", each, "a result for the same blocks of observations")
+    return given
+
+
+def _start(whole: Frame, each: Any) -> tuple[State | Float[np.ndarray, " F"], bool]:
+    """Return where to start, and whether that is warm."""
+    if isinstance(each, Solved):
+        same = each.found.frame.size == whole.size
+        require(same, "starts", each, "a result for a model of the same operators")
+        return each.found.state.values, True
+    function = each if callable(each) else (lambda p: jnp.asarray(float(each)) + 0.0 * p[0])
+    return whole.start(function), False
+
+
+def _draws(whole: Frame, count: int, seed: int) -> list[tuple[State | Float[np.ndarray, " F"], bool]]:
+    """Return the zero function, and random functions of about the size that the prior gives them."""
+    found: list[tuple[State | Float[np.ndarray, " F"], bool]] = [
+        (State(np.zeros(whole.size), np.zeros(whole.size)), False)
+    ]
+    rng = np.random.default_rng(as_count(seed, "seed", least=0))
+    deviation = np.empty(whole.size)
+    deviation[whole.layout.order] = np.sqrt(whole.theta.diagonal())
+    for _ in range(count - 1):
+        coefficients = rng.standard_normal(whole.size) / deviation
+        values = whole.product(coefficients)
+        size = float(np.sqrt(np.mean((values / deviation) ** 2)))
+        found.append((State(coefficients / size, values / size), False))
+    return found
+
+
+def _minimum(iteration: Iteration, start: State | Float[np.ndarray, " F"], levels: tuple[float, ...]) -> Map:
+    """Run Gauss–Newton, and leave points that are no minimum along the direction of negative curvature."""
+    found = iteration.run(start, levels)
+    for left in range(ESCAPES, -1, -1):
+        if not found.converged:
+            return found
+        largest, direction = Hessian(found).most_negative()
+        if largest <= 1.0 or direction is None:
+            return found
+        state = _beyond(iteration, found, direction) if left else None
+        if state is None:
+            reason = f"stationary, but the exact Hessian has the curvature {1.0 - largest:.1e} of Gauss–Newton's"
+            return dataclasses.replace(found, status="not a minimum", reason=reason)
+        found = iteration.run(state, (1.0,))
+    return found
+
+
+def _beyond(iteration: Iteration, found: Map, direction: State) -> State | None:
+    """Return the lowest point along a direction on both sides, by steps of all lengths, or None if none is lower."""
+    lengths = [sign * 10.0**power for power in np.arange(-4.0, 4.5, 0.5) for sign in (1.0, -1.0)]
+    states = [found.state.towards(direction, length) for length in lengths]
+    objectives = [iteration.objective(state, 1.0) for state in states]
+    lowest = int(np.argmin(objectives))
+    return states[lowest] if objectives[lowest] < found.objective else None
+
+
+def _missed(found: Map) -> tuple[Status, str]:
+    """Return the status, and why, of a minimum at which an equation is missed by far."""
+    if found.status not in ("converged", "stagnated"):
+        return found.status, found.reason
+    model = found.frame.model
+    residual, noise = model.values - found.predicted, model.noise
+    for part in found.frame.parts:
+        rows = part.rows
+        rest = found.state.values[part.entries[-1]] if len(part.entries) > len(part.bent) else 0.0
+        terms = np.abs(model.values[rows]) + np.abs(found.predicted[rows] - rest) + np.abs(rest)
+        deviations = float(np.sqrt(np.mean(residual[rows] ** 2 / noise[rows])))
+        share = float(np.sqrt(np.mean(residual[rows] ** 2) / max(float(np.mean(terms**2)), 1e-300)))
+        if deviations > MISSED[0] and share > MISSED[1]:
+            label = next(name for name, block in zip(model.labels, model.blocks, strict=True) if block is part.block)
+            return "unsatisfied", (
+                f"this is a minimum, but {label!r} is missed by {deviations:.0f} noise deviations, {100 * share:.0f}% "
+                "of its terms: there may be no solution, or other starts may find it"
+            )
+    return found.status, found.reason
