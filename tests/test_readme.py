@@ -5,12 +5,14 @@ import doctest
 import re
 import runpy
 import shutil
+import typing
 from pathlib import Path
 
 import numpy as np
 
 import pilescore as ps
 from pilescore import cli
+from pilescore.gauss_newton import Status
 
 ROOT = Path(__file__).parent.parent
 DOCS, EXAMPLES = ROOT / "docs", ROOT / "examples"
@@ -41,6 +43,18 @@ def test_page_on_choosing():
     for block in re.findall(r"```python\n(.*?)```", page, flags=re.S):
         exec(compile(block, "choosing.md", "exec"), names)
     assert names["best"].converged
+
+
+def test_page_on_nonlinear_equations():
+    page = (DOCS / "nonlinear.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, flags=re.S):
+        exec(compile(block, "nonlinear.md", "exec"), names)
+    assert names["solved"].converged
+    best = names["best"]
+    assert abs(best.values["nu"] - 0.1) < 3 * best.standard_errors["nu"]
+    for status in typing.get_args(Status):
+        assert f"`{status}`" in page
 
 
 def test_page_on_diagnosis():

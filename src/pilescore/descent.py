@@ -118,7 +118,7 @@ class Descent:
     def __init__(self, search: Objective, start: Float[np.ndarray, " p"]) -> None:
         self.search = search
         self.start = start
-        self.trail = Trail()
+        self.trail = Trail(search.where.at(search.where.decode(start)))
         self.best: tuple[Float[np.ndarray, " p"], Pile] | None = None
         self.path: list[tuple[Float[np.ndarray, " p"], float]] = []
         self.evaluations = 0

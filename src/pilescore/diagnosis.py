@@ -104,7 +104,8 @@ def diagnose(
     require(isinstance(limits, Thresholds), "thresholds", thresholds, "a ps.Thresholds")
     wanted = _wanted(checks)
     where = None if over is None else space(inner, over)
-    linear = solve_nonlinear(inner).model if inner.is_nonlinear else inner
+    known = None if best is None else best.solved
+    linear = (known or solve_nonlinear(inner)).model if inner.is_nonlinear else inner
     examination = Examination(linear, inner, best, where, given, limits)
     smooth = {"over_smoothed", "under_smoothed"} & wanted
     single = [check for check in SINGLE if check.__name__ in wanted]

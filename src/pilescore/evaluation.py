@@ -14,14 +14,18 @@ from .gauss_newton import Map
 from .model import Model, named_paths
 from .score import Pile, physics_alone, plain, scored, value, value_and_gradient
 from .sensitivity import gradient
-from .solving import followed
+from .solving import Solved, followed, frozen
 from .system import System, solve
 
 
 @dataclasses.dataclass
 class Trail:
-    """The last solutions of a nonlinear model along a search: by all observations, and by the physics alone."""
+    """Solutions of a nonlinear model from which others start: by all observations, and by the physics alone.
 
+    With an origin they are those of that model, whatever is solved after it, and in whichever order; without, the last.
+    """
+
+    origin: Model | None = None
     whole: Float[np.ndarray, " F"] | None = None
     physics: Float[np.ndarray, " F"] | None = None
 
@@ -56,6 +60,12 @@ def solved_system(model: Model) -> System:
     return solved_systems(model, False, Trail())[0] if model.is_nonlinear else solve(model)
 
 
+def solved(model: Model, trail: Trail) -> Solved:
+    """Return the solution of a nonlinear model that a trail leads to."""
+    found, _ = _solutions(model, False, trail, True)
+    return frozen(found, len(found.steps))
+
+
 def solved_systems(model: Model, given_physics: bool, trail: Trail) -> tuple[System, System | None]:
     """Return the systems of a nonlinear model and, if the data are to be scored given it, of its physics alone."""
     whole, prior = _solutions(model, given_physics, trail, True)
@@ -63,12 +73,15 @@ def solved_systems(model: Model, given_physics: bool, trail: Trail) -> tuple[Sys
 
 
 def _solutions(model: Model, given_physics: bool, trail: Trail, explain: bool) -> tuple[Map, Map | None]:
+    origin = trail.origin
+    if origin is not None and trail.whole is None:
+        trail.whole = _solution(origin, None, explain).state.values
+    if origin is not None and given_physics and trail.physics is None:
+        trail.physics = _solution(physics_alone(origin), None, explain).state.values
     whole = _solution(model, trail.whole, explain)
-    trail.whole = whole.state.values
-    if not given_physics:
-        return whole, None
-    prior = _solution(physics_alone(model), trail.physics, explain)
-    trail.physics = prior.state.values
+    prior = _solution(physics_alone(model), trail.physics, explain) if given_physics else None
+    if origin is None:
+        trail.whole, trail.physics = whole.state.values, None if prior is None else prior.state.values
     return whole, prior
 
 

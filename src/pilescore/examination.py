@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import math
@@ -76,8 +75,8 @@ class Examination:
 
     @functools.cached_property
     def trail(self) -> Trail:
-        """The last solution, from which others start."""
-        return Trail()
+        """The solution from which others start."""
+        return Trail(self.source)
 
     def energy(self, changes: Mapping[str, Any]) -> float:
         """Return the free energy with other hyperparameters; infinite where it cannot be computed to a few digits."""
@@ -148,7 +147,7 @@ class Examination:
 def energy(model: Model, given_physics: bool, trail: Trail | None = None) -> float:
     """Return the free energy of a model; infinite where it cannot be computed to a few digits."""
     try:
-        score = score_of(model, False, given_physics, copy.copy(trail), explain=False)
+        score = score_of(model, False, given_physics, trail, explain=False)
     except PilescoreError:
         return math.inf
     return score.free_energy if trusted(score) else math.inf

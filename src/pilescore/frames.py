@@ -19,14 +19,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .atoms import Coefficient, Field, MultiIndex
-from .errors import InputError
+from .errors import InputError, call, require
 from .gram import covariance, expansion
 from .layouts import Layout, layout
 from .linalg import symmetric_product
 from .model import Model
 from .nonlinear import Nonlinear
 from .observations import Observation
-from .operators import Operator, identity
+from .operators import Operator
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -110,10 +110,17 @@ class Frame:
 
     def start(self, function: Callable[[Any], Any]) -> Float[np.ndarray, " F"]:
         """Return the values of a JAX function where they are needed to linearise; zero elsewhere."""
+
+        def checked(point: Array) -> Array:
+            value = call(function, point, "starts")
+            good = isinstance(value, int | float | np.ndarray | np.number | Array) and np.shape(value) == ()
+            require(good, "starts", value, "a function that returns one number at each point")
+            return jnp.asarray(value, dtype=float)
+
         values = np.zeros(self.size)
         for part in self.parts:
             for number, where in zip(part.bent, part.entries, strict=False):
-                values[where] = np.asarray(jax.vmap(part.operator.of[number](function))(jnp.asarray(part.block.points)))
+                values[where] = np.asarray(jax.vmap(part.operator.of[number](checked))(jnp.asarray(part.block.points)))
         return values
 
     def tables(self, weights: Float[np.ndarray, " F"]) -> list[Float[np.ndarray, "indices q"]]:
@@ -134,7 +141,7 @@ class Frame:
         for block, table in zip(self.model.blocks, self.tables(weights), strict=True):
             own = None if block.is_nonlinear else weights[next(linear)]
             matrix = None if block.matrix is None or own is None else own[:, None] * block.matrix
-            blocks.append(_replaced(block, operator=identity, table=table, matrix=matrix))
+            blocks.append(_replaced(block, table=table, matrix=matrix))
         return tuple(blocks)
 
 
@@ -220,7 +227,8 @@ def linear_model(
     blocks = []
     for block, table, start in zip(model.blocks, tables, starts, strict=False):
         if isinstance(block.operator, Nonlinear):
-            operator, source = identity, None
+            operator: Operator | Nonlinear = block.operator
+            source = None
             if jet is not None:
                 known = Linearised(block.operator, jet, block.source)
                 operator = _operator(known, table, block)
@@ -299,7 +307,7 @@ def _functional(block: Observation, table: Float[np.ndarray, "indices m"]) -> Ob
     """Return a block that observes one functional of a nonlinear one."""
     used = [i for i, line in enumerate(table) if line.any()] or [0]
     indices = tuple(block.indices[i] for i in used)
-    return _replaced(block, operator=identity, indices=indices, table=table[used])
+    return _replaced(block, indices=indices, table=table[used])
 
 
 def _replaced(block: Observation, **changes: Any) -> Observation:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -91,11 +92,19 @@ class Map:
 class Iteration:
     """Gauss–Newton on one frame; it counts what it does."""
 
-    def __init__(self, frame: Frame, tolerance: float, budget: int, explain: bool) -> None:
+    def __init__(
+        self,
+        frame: Frame,
+        tolerance: float,
+        budget: int,
+        explain: bool,
+        update: Callable[[int], object] = lambda count: None,
+    ) -> None:
         self.frame = frame
         self.tolerance = tolerance
         self.budget = budget
         self.explain = explain
+        self.update = update
         self.steps: list[Step] = []
         self.targets = frame.model.values
         self.noise = frame.model.noise
@@ -111,6 +120,8 @@ class Iteration:
         """Go from a state, or from values to linearise at, down the levels of noise."""
         with threads(self.frame.model.size):
             for level in levels[:-1]:
+                if len(self.steps) + 1 >= self.budget:
+                    break
                 start = self._level(start, level, True).state
             return self._level(start, levels[-1], False)
 
@@ -125,8 +136,8 @@ class Iteration:
             check_finite(self.frame, values, predicted, slopes, "at the start" if not self.steps else "on the way")
             targets = self.targets - predicted + self.frame.forward(slopes, values)
             system = solve(linear_model(self.frame, slopes, targets), noise_factor=level, explain=self.explain)
-            alpha = np.empty(len(targets))
-            alpha[system.rows.order] = system.alpha
+            self.update(1)
+            alpha = system.stacked_alpha
             coefficients = self.frame.backward(slopes, alpha)
             if state is None:  # the first step from mere values: all of it
                 state = State(coefficients, self.frame.product(coefficients))
@@ -162,7 +173,7 @@ class Iteration:
         size = 1.0 + 2.0 * abs(objective)
         if decrement <= enough * size:
             return "converged", f"the squared decrement is {decrement:.1e}", 0.0, objective
-        if len(self.steps) >= self.budget:
+        if len(self.steps) + 1 >= self.budget:
             return "out of iterations", f"{self.budget} linearisations are used up", 0.0, objective
         fine = ROUNDING * system.error
         if decrement <= fine and before and decrement > 0.5 * before[-1]:

@@ -13,10 +13,10 @@ import math
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.linalg import blas, eigh_tridiagonal
+from scipy.linalg import blas, eigh_tridiagonal, lapack
 
 from .gauss_newton import Map, State
-from .linalg import require_memory, symmetric_product
+from .linalg import NotFactorableError, cholesky, require_memory, threads
 
 PROBES = 8
 """Lanczos steps in the search for a direction of negative curvature."""
@@ -30,8 +30,6 @@ class Hessian:
     """`Σ` and `M` at the end of Gauss–Newton."""
 
     found: Map
-    inverse: Float[np.ndarray, "N N"] | None = None
-    """`C⁻¹` by its lower triangle, in the order of assembly, where the factor has been inverted."""
 
     @functools.cached_property
     def bends(self) -> list[Float[np.ndarray, "bent bent m"]]:
@@ -57,12 +55,9 @@ class Hessian:
     def solve(self, right: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
         """Return `C⁻¹b` in the stacked order."""
         system, out = self.found.system, np.empty(len(right))
-        given = right[system.rows.order]
-        if self.inverse is not None:
-            out[system.rows.order] = symmetric_product(self.inverse, given)
-            return out
-        half = blas.dtrsv(system.factor.matrix, given, lower=1)
-        out[system.rows.order] = blas.dtrsv(system.factor.matrix, half, lower=1, trans=1)
+        with threads(len(right)):
+            half = blas.dtrsv(system.factor.matrix, right[system.rows.order], lower=1)
+            out[system.rows.order] = blas.dtrsv(system.factor.matrix, half, lower=1, trans=1)
         return out
 
     def conditioned(self, vector: Float[np.ndarray, " F"]) -> State:
@@ -136,11 +131,16 @@ class Hessian:
                 cross[part.rows] += slopes[where, None] * prior[where]
         half = system.factor.half_solve(np.asfortranarray(cross[system.rows.order]))
         covariance = prior[bent] - half.T @ half
-        product, start = np.eye(count), 0
+        root, order, rank, _ = lapack.dpstrf(covariance, lower=1)
+        factor = np.zeros((count, rank))
+        factor[order - 1] = np.tril(root)[:, :rank]
+        product, start = np.empty_like(factor), 0
         for part, block in zip(frame.parts, self.bends, strict=True):
             own = [slice(start + i * part.block.size, start + (i + 1) * part.block.size) for i in range(len(part.bent))]
             for i, into in enumerate(own):
-                product[:, into] -= sum(covariance[:, of] * block[j, i] for j, of in enumerate(own))
+                product[into] = sum(block[i, j][:, None] * factor[of] for j, of in enumerate(own))
             start += part.block.size * len(own)
-        sign, value = np.linalg.slogdet(product)
-        return float(value) if sign > 0 else math.nan
+        try:
+            return cholesky(np.asfortranarray(np.eye(rank) - factor.T @ product)).logdet
+        except NotFactorableError:
+            return math.nan

@@ -126,7 +126,8 @@ def cholesky(matrix: Float[np.ndarray, "n n"]) -> Factor:
 
 def symmetric_product(matrix: Float[np.ndarray, "n n"], vector: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     """Return `Ax` of a symmetric matrix that is Fortran ordered, with its lower triangle filled."""
-    return blas.dsymv(1.0, matrix, vector, lower=1)
+    with threads(len(vector)):
+        return blas.dsymv(1.0, matrix, vector, lower=1)
 
 
 @functools.lru_cache(maxsize=8)

@@ -14,11 +14,13 @@ from jaxtyping import Float
 
 from .descent import Curvature, Ending, Objective, Run, find_curvature, side_by_side
 from .errors import PilescoreError, PrecisionWarning, as_count, as_positive, require
+from .evaluation import solved
 from .journals import Journal
 from .model import Model
 from .records import Record, fingerprint, function_values, ten_digits
 from .running import progress_bar
 from .score import Pile, at_profiled_scale, check_given
+from .solving import Solved
 from .space import Space, Ties, space
 from .system import IMPRECISE
 
@@ -46,6 +48,8 @@ class Minimum:
     """Whether η was found too, in closed form."""
     given_physics: bool = False
     """Whether the data were scored given the physics."""
+    solved: Solved | None = None
+    """The solution of a nonlinear model, with the model linearised there."""
 
     @property
     def converged(self) -> bool:
@@ -184,6 +188,7 @@ def minimize(
         search.evaluations,
         search.profiled,
         search.given_physics,
+        solved(chosen, best.trail) if chosen.is_nonlinear else None,
     )
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import Literal
 from jaxtyping import Array, Float
 
 from .atoms import MultiIndex, Parameter
-from .errors import InputError, as_array, call, require
+from .errors import InputError, as_array, call, check_coordinates, require
 from .operators import RESERVED, Operator
 
 SIGNATURE = "a function of the point, of one number for each operator in `of`, and of the parameters by name"
@@ -42,6 +43,7 @@ JUMPS = {
     "cond",
     "scan",
     "pure_callback",
+    "reduce_precision",
 }
 """Steps of a traced function whose derivatives do not tell all of how it depends on its arguments."""
 
@@ -137,7 +139,10 @@ class Nonlinear(eqx.Module):
         """Return `P` at one point, given the value of each operator there."""
         named = {atom.name: atom.value for atom in self.atoms}
         evaluate = functools.partial(self._called, values=list(values), named=named)
-        out = jnp.asarray(call(evaluate, point, f"the function {self.name}", SIGNATURE))
+        found = call(evaluate, point, f"the function {self.name}", SIGNATURE)
+        number = isinstance(found, int | float | complex | np.ndarray | np.number | Array)
+        require(number, f"the function {self.name}", found, "one number at each point")
+        out = jnp.asarray(found)
         require(out.shape == (), f"the function {self.name}", out, "one number at each point")
         real = jnp.issubdtype(out.dtype, jnp.floating) or jnp.issubdtype(out.dtype, jnp.integer)
         require(real, f"the function {self.name}", out.dtype, "a real number, which can be differentiated")
@@ -160,6 +165,9 @@ class Nonlinear(eqx.Module):
         for each in self.of:
             each.check_dimension(dimension)
         point, values = jnp.zeros(dimension), [jnp.zeros(())] * len(self.of)
+        named = {atom.name: atom.value for atom in self.atoms}
+        evaluate = functools.partial(self._called, values=values, named=named)
+        check_coordinates(evaluate, np.zeros(dimension), f"the function {self.name}")
         jax.eval_shape(self.at, point, values)
         try:
             jax.eval_shape(jax.hessian(self.at, argnums=1), point, values)
@@ -174,20 +182,32 @@ class Nonlinear(eqx.Module):
         `P` is linear in a value where its derivative in it is computed without any of the values, unless something in
         `P` may jump, which derivatives do not see.
         """
-        given = jnp.zeros(dimension), [jnp.zeros(())] * len(self.of)
-        if any(equation.primitive.name in JUMPS for equation in _equations(jax.make_jaxpr(self.at)(*given).jaxpr)):
-            return tuple(range(len(self.of)))
-        graph = jax.make_jaxpr(jax.grad(self.at, argnums=1))(*given).jaxpr
-        moving = set(graph.invars[1:])
-        for equation in graph.eqns:
-            if not moving.isdisjoint(_variables(equation.invars)):
-                moving.update(equation.outvars)
-        return tuple(i for i, out in enumerate(graph.outvars) if not moving.isdisjoint(_variables([out])))
+        try:
+            return _nonlinear_in(self.function, len(self.of), tuple(atom.name for atom in self.atoms), dimension)
+        except TypeError:  # a function that cannot be hashed
+            names = tuple(atom.name for atom in self.atoms)
+            return _nonlinear_in.__wrapped__(self.function, len(self.of), names, dimension)
 
     def __repr__(self) -> str:
         return self.name
 
     __str__ = __repr__
+
+
+@functools.lru_cache(maxsize=64)
+def _nonlinear_in(function: Callable[..., Any], count: int, names: tuple[str, ...], dimension: int) -> tuple[int, ...]:
+    def at(point: Array, values: list[Array], numbers: list[Array]) -> Array:
+        return jnp.asarray(function(point, *values, **dict(zip(names, numbers, strict=True))), dtype=float)
+
+    given = jnp.zeros(dimension), [jnp.zeros(())] * count, [jnp.ones(())] * len(names)
+    if any(equation.primitive.name in JUMPS for equation in _equations(jax.make_jaxpr(at)(*given).jaxpr)):
+        return tuple(range(count))
+    graph = jax.make_jaxpr(jax.grad(at, argnums=1))(*given).jaxpr
+    moving = set(graph.invars[1 : 1 + count])
+    for equation in graph.eqns:
+        if not moving.isdisjoint(_variables(equation.invars)):
+            moving.update(equation.outvars)
+    return tuple(i for i, out in enumerate(graph.outvars) if not moving.isdisjoint(_variables([out])))
 
 
 def _variables(atoms: Sequence[Any]) -> list[Any]:

@@ -159,14 +159,16 @@ class Observation(eqx.Module):
 
     @property
     def is_nonlinear(self) -> bool:
-        """Whether what is observed is a nonlinear function of the unknown."""
-        return isinstance(self.operator, Nonlinear)
+        """Whether what is observed is a nonlinear function of the unknown, and has not been linearised."""
+        return isinstance(self.operator, Nonlinear) and self.table is None
 
     @property
     def coefficients(self) -> Float[np.ndarray | Array, "terms q"]:
         """The operator's coefficients at the points."""
+        if self.table is not None:
+            return self.table
         assert isinstance(self.operator, Operator)
-        return _compiled_coefficients(self.operator, self.points) if self.table is None else self.table
+        return _compiled_coefficients(self.operator, self.points)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out a function, which need not be one that can be pickled: only finer rules ask for it."""

@@ -7,6 +7,7 @@ model. `log det C` is not: its coefficients `J(v)` follow the solution. With `g 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,13 +25,20 @@ from .gauss_newton import Map
 from .gram import bilinear_gradient, coefficient_gradient, cross
 from .hessians import Hessian
 from .layouts import Layout, layout, query
+from .linalg import Factor
 from .model import TEMPERATURES, Model, Path, follow, kernel_paths, named_paths
 from .nonlinear import Nonlinear
 from .observations import Observation
 from .score import Pull
 
 PRECISE = 1e-10
-"""The residual at which the linear system of the sensitivity is solved."""
+"""The residual at which the linear system of the sensitivity is solved, as far as rounding lets it."""
+
+ACCEPTED = 1e-3
+"""The residual beyond which a gradient is refused."""
+
+RESTART = 60
+"""Steps of GMRES at most; each applies the posterior covariance once."""
 
 
 def gradient(found: Map, wanted: Sequence[str], scale: float) -> dict[str, Any]:
@@ -48,9 +56,10 @@ class _Sensitivity:
         self.found, self.scale = found, scale
         self.frame: Frame = found.frame
         self.model: Model = found.frame.model
+        factor = Factor(found.system.factor.matrix.copy(order="F"), found.system.factor.diagonal)
+        self.hessian = Hessian(dataclasses.replace(found, system=dataclasses.replace(found.system, factor=factor)))
         self.pull = Pull(found.system, scale)
         self.inverse = self.pull.weights.matrix.T
-        self.hessian = Hessian(found, self.inverse)
         adjoint = self._adjoint(self._slope())
         self.moved = self.hessian.conditioned(adjoint)
         """`Σh` as values, and `b = h − JᵀC⁻¹JΘh` as coefficients."""
@@ -105,11 +114,11 @@ class _Sensitivity:
             return vector - self.hessian.times_bends(self.hessian.conditioned(whole).values)[bent]
 
         operator: Any = LinearOperator((len(bent), len(bent)), matvec=apply, dtype=float)
-        solution, info = gmres(operator, right[bent], rtol=PRECISE, restart=60, maxiter=5)
-        if info != 0:
+        solution, _ = gmres(operator, right[bent], rtol=PRECISE, restart=RESTART, maxiter=1)
+        if not np.linalg.norm(apply(solution) - right[bent]) <= ACCEPTED * np.linalg.norm(right):
             raise PilescoreError(
                 "the gradient could not be carried through the solution of the nonlinear equation: the exact Hessian "
-                "there is nearly singular"
+                "there is nearly singular, or rounding has taken its digits"
             )
         out = np.zeros(size)
         out[bent] = solution

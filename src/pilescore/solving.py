@@ -18,7 +18,13 @@ from .frames import Frame, frame, linear_model
 from .gauss_newton import Iteration, Map, State, Status, Step
 from .hessians import Hessian
 from .model import Model
+from .running import progress_bar
 from .score import Pile, value
+from .system import solve
+
+TOLERANCE = 1e-10
+"""The squared Newton decrement, relative to `1 + 2Φ`, at which an iteration has converged: `log det C` moves by its
+root."""
 
 CONTINUATION = (1e4, 1e2, 1.0)
 """Factors of all noise variances, one after the other."""
@@ -29,6 +35,9 @@ ESCAPES = 3
 MISSED = (5.0, 0.1)
 """An equation is not satisfied if it is missed by so many noise deviations and by this part of its terms, by the root
 mean square over its nodes."""
+
+BUDGET = 100
+"""Linearisations of a start at most, unless given."""
 
 FOLLOWED = 15
 """Linearisations that a warm start may take before it is given up for a fresh one."""
@@ -56,8 +65,8 @@ class Solved:
     """All linearisations of the start that was best."""
     factorisations: int
     """Of the covariance, over all starts."""
-    found: Map = dataclasses.field(repr=False)
-    """The end of the iteration, for what is computed from it."""
+    state: State
+    """The solution by the coefficients of its functionals and their values, for what goes on from there."""
 
     @property
     def converged(self) -> bool:
@@ -80,7 +89,12 @@ class Solved:
 
         Computed when first asked for, by a factorisation as large as the number of values that enter nonlinearly.
         """
-        return Hessian(self.found).log_determinant() / self.pile.size
+        whole, system = frame(self.nonlinear), solve(self.model)
+        predicted, slopes = whole.linearised(self.state.values)
+        last = self.steps[-1]
+        parts = (self.state, predicted, slopes, system, system.stacked_alpha, last.objective, last.decrement)
+        found = Map(whole, *parts, self.status, self.reason, self.steps)
+        return Hessian(found).log_determinant() / self.pile.size
 
     def __float__(self) -> float:
         return self.pile.value
@@ -97,9 +111,10 @@ def solve_nonlinear(
     *,
     starts: int | Start | Sequence[Start] = 1,
     seed: int = 0,
-    tolerance: float | int = 1e-8,
-    max_iterations: int = 100,
+    tolerance: float | int = TOLERANCE,
+    max_iterations: int = BUDGET,
     continuation: Sequence[float] = CONTINUATION,
+    progress: bool | None = None,
 ) -> Solved:
     """Return the most likely solution of a model with nonlinear operators, and the model linearised there.
 
@@ -123,6 +138,8 @@ def solve_nonlinear(
         Linearisations of each start.
     continuation
         Factors of the noise variances, falling to one. An earlier result as a start goes on at one directly.
+    progress
+        Show a progress bar, of linearisations: by default on a terminal only.
 
     Examples
     --------
@@ -156,15 +173,16 @@ def solve_nonlinear(
     best: Map | None = None
     failure: PilescoreError | None = None
     count = 0
-    for start, warm in draws:
-        iteration = Iteration(whole, small, budget, True)
-        try:
-            found = _minimum(iteration, start, (1.0,) if warm else levels)
-        except InputError as problem:  # P is not defined there
-            failure, found = problem, None
-        count += len(iteration.steps)
-        if found is not None and (best is None or _rank(found) < _rank(best)):
-            best = found
+    with progress_bar(0, "solve", progress) as bar:
+        for start, warm in draws:
+            iteration = Iteration(whole, small, budget, True, bar.update)
+            try:
+                found = _minimum(iteration, start, (1.0,) if warm else levels)
+            except InputError as problem:  # P is not defined there
+                failure, found = problem, None
+            count += len(iteration.steps)
+            if found is not None and (best is None or _rank(found) < _rank(best)):
+                best = found
     if best is None:
         assert failure is not None
         raise failure
@@ -176,7 +194,7 @@ def followed(model: Model, before: Float[np.ndarray, " F"] | None, *, explain: b
     """Return the most likely solution of a model, from the values of a similar one if that leads to it."""
     whole = frame(model)
     if before is not None and len(before) == whole.size:
-        iteration = Iteration(whole, 1e-10, FOLLOWED, explain)
+        iteration = Iteration(whole, TOLERANCE, FOLLOWED, explain)
         try:
             found = _minimum(iteration, before, (1.0,))
         except InputError:
@@ -184,7 +202,7 @@ def followed(model: Model, before: Float[np.ndarray, " F"] | None, *, explain: b
         if found is not None and found.converged:
             return found
     zero = State(np.zeros(whole.size), np.zeros(whole.size))
-    return _minimum(Iteration(whole, 1e-10, 100, explain), zero, CONTINUATION)
+    return _minimum(Iteration(whole, TOLERANCE, BUDGET, explain), zero, CONTINUATION)
 
 
 def frozen(found: Map, factorisations: int) -> Solved:
@@ -196,7 +214,7 @@ def frozen(found: Map, factorisations: int) -> Solved:
     n = score.size
     laplace = 2.0 * found.objective / n + score.complexity + score.constant
     status, reason = _missed(found)
-    return Solved(linear, whole.model, score, laplace, status, reason, found.steps, factorisations, found)
+    return Solved(linear, whole.model, score, laplace, status, reason, found.steps, factorisations, found.state)
 
 
 def _rank(found: Map) -> tuple[bool, float]:
@@ -226,9 +244,9 @@ def _starts(model: Model, starts: Any) -> int | list[Any]:
 def _start(whole: Frame, each: Any) -> tuple[State | Float[np.ndarray, " F"], bool]:
     """Return where to start, and whether that is warm."""
     if isinstance(each, Solved):
-        same = each.found.frame.size == whole.size
+        same = len(each.state.values) == whole.size
         require(same, "starts", each, "a result for a model of the same operators")
-        return each.found.state.values, True
+        return each.state.values, True
     function = each if callable(each) else (lambda p: jnp.asarray(float(each)) + 0.0 * p[0])
     return whole.start(function), False
 

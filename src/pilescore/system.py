@@ -46,6 +46,13 @@ class System:
         return self.assembly.values
 
     @property
+    def stacked_alpha(self) -> Float[np.ndarray, " N"]:
+        """`α` in the stacked order of the blocks."""
+        out = np.empty(len(self.alpha))
+        out[self.rows.order] = self.alpha
+        return out
+
+    @property
     def quadratic(self) -> float:
         """`ỹᵀC⁻¹ỹ`."""
         return float(self.values @ self.alpha)
