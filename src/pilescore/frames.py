@@ -51,7 +51,8 @@ class Part:
 
     def values(self, frame_values: Float[np.ndarray, " F"]) -> Float[np.ndarray, "bent m"]:
         """Return the values in which it is not linear."""
-        return np.stack([frame_values[each] for each in self.entries[: len(self.bent)]] or [np.empty((0, 0))])
+        held = [frame_values[each] for each in self.entries[: len(self.bent)]]
+        return np.stack(held) if held else np.empty((0, self.block.size))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
