@@ -110,7 +110,7 @@ class Frame:
         return [np.asarray(_bends(p.operator, p.bent, p.block.points, p.values(values))) for p in self.parts]
 
     def start(self, function: Callable[[Any], Any]) -> Float[np.ndarray, " F"]:
-        """Return the values of a JAX function where they are needed to linearise; zero elsewhere."""
+        """Return the values that a JAX function has."""
 
         def checked(point: Array) -> Array:
             value = call(function, point, "starts")
@@ -119,9 +119,18 @@ class Frame:
             return jnp.asarray(value, dtype=float)
 
         values = np.zeros(self.size)
+        for block, where in zip((b for b in self.model.blocks if not b.is_nonlinear), self.linear_entries, strict=True):
+            assert isinstance(block.operator, Operator)
+            seen = np.asarray(jax.vmap(block.operator(checked))(jnp.asarray(block.points)))
+            values[where] = seen if block.matrix is None else block.matrix @ seen
         for part in self.parts:
+            at = jnp.asarray(part.block.points)
+            seen = np.stack([np.asarray(jax.vmap(each(checked))(at)) for each in part.operator.of])
             for number, where in zip(part.bent, part.entries, strict=False):
-                values[where] = np.asarray(jax.vmap(part.operator.of[number](checked))(jnp.asarray(part.block.points)))
+                values[where] = seen[number]
+            if len(part.entries) > len(part.bent):
+                slopes = _straight_slopes(part.operator, part.bent, part.block.points)
+                values[part.entries[-1]] = (np.asarray(slopes) * seen).sum(axis=0)
         return values
 
     def tables(self, weights: Float[np.ndarray, " F"]) -> list[Float[np.ndarray, "indices q"]]:
@@ -295,13 +304,20 @@ def _functional_tables(operator: Nonlinear, bent: tuple[int, ...], points: Any) 
 
     def at(point: Array) -> Array:
         every = _coefficients(operator, point)
-        zeros = [jnp.zeros(())] * len(operator.of)
-        slopes = jax.grad(operator.at, argnums=1)(point, zeros)
-        straight = [i for i in range(len(operator.of)) if i not in bent]
-        rest = sum((slopes[i] * every[i] for i in straight), start=jnp.zeros(every.shape[1]))
-        return jnp.stack([*(every[i] for i in bent), rest])
+        return jnp.stack([*(every[i] for i in bent), _straight(operator, bent, point) @ every])
 
     return list(jax.vmap(at, out_axes=2)(jnp.asarray(points)))
+
+
+@eqx.filter_jit
+def _straight_slopes(operator: Nonlinear, bent: tuple[int, ...], points: Any) -> Array:
+    return jax.vmap(lambda point: _straight(operator, bent, point), out_axes=1)(jnp.asarray(points))
+
+
+def _straight(operator: Nonlinear, bent: tuple[int, ...], point: Array) -> Array:
+    """Return the derivatives of `P` in the values that it is linear in, zero for the others."""
+    slopes = jax.grad(operator.at, argnums=1)(point, [jnp.zeros(())] * len(operator.of))
+    return jnp.stack([jnp.zeros(()) if i in bent else slope for i, slope in enumerate(slopes)])
 
 
 def _functional(block: Observation, table: Float[np.ndarray, "indices m"]) -> Observation:

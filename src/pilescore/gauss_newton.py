@@ -139,16 +139,19 @@ class Iteration:
             self.update(1)
             alpha = system.stacked_alpha
             coefficients = self.frame.backward(slopes, alpha)
-            if state is None:  # the first step from mere values: all of it
-                state = State(coefficients, self.frame.product(coefficients))
-                values, objective = state.values, self.objective(state, level)
-                self.steps.append(Step(level, math.nan, math.nan, 1.0))
+            if state is None:
+                state, objective, length = self._first(values, slopes, coefficients, system, level)
+                values = state.values
+                self.steps.append(Step(level, math.nan, math.nan, length))
                 continue
             change = coefficients - state.coefficients
             step = State(change, self.frame.product(change))
             moved = self.frame.forward(slopes, step.values)
             decrement = float(moved**2 @ (1.0 / (level * self.noise)) + max(change @ step.values, 0.0))
-            status, reason, length, ahead = self._next(state, step, level, objective, decrement, system, enough, before)
+            limit = self.budget - passing  # the last level has one linearisation at least
+            status, reason, length, ahead = self._next(
+                state, step, level, objective, decrement, system, enough, before, limit
+            )
             self.steps.append(Step(level, objective, decrement, length))
             there = state.towards(step, length)
             as_promised = length == 1.0 and objective - ahead >= STRAIGHT * 0.5 * decrement
@@ -157,6 +160,31 @@ class Iteration:
                 return Map(self.frame, *found, tuple(self.steps))
             before.append(decrement)
             state, values, objective = there, there.values, ahead
+
+    def _first(
+        self,
+        values: Float[np.ndarray, " F"],
+        slopes: Float[np.ndarray, " F"],
+        coefficients: Float[np.ndarray, " F"],
+        system: System,
+        level: float,
+    ) -> tuple[State, float, float]:
+        """Return the state after a step from mere values, its objective, and the part of the step that was taken.
+
+        The step starts from the function that has these values, as far as the prior and the noise let one have them.
+        """
+        held = np.empty(len(system.alpha))
+        held[system.rows.order] = system.factor.solve(self.frame.forward(slopes, values)[system.rows.order])
+        kept = self.frame.backward(slopes, held)
+        change = coefficients - kept
+        state, step = State(kept, self.frame.product(kept)), State(change, self.frame.product(change))
+        best = state, self.objective(state, level), 0.0
+        for length in 0.5 ** np.arange(HALVINGS):
+            ahead = state.towards(step, float(length))
+            objective = self.objective(ahead, level)
+            if objective < best[1]:
+                return ahead, objective, float(length)
+        return best
 
     def _next(
         self,
@@ -168,12 +196,13 @@ class Iteration:
         system: System,
         enough: float,
         before: list[float],
+        limit: int,
     ) -> tuple[Status | None, str, float, float]:
         """Return why to stop here, if so, or how far to go and the objective there."""
         size = 1.0 + 2.0 * abs(objective)
         if decrement <= enough * size:
             return "converged", f"the squared decrement is {decrement:.1e}", 0.0, objective
-        if len(self.steps) + 1 >= self.budget:
+        if len(self.steps) + 1 >= limit:
             return "out of iterations", f"{self.budget} linearisations are used up", 0.0, objective
         fine = ROUNDING * system.error
         if decrement <= fine and before and decrement > 0.5 * before[-1]:

@@ -32,6 +32,12 @@ CONTINUATION = (1e4, 1e2, 1.0)
 ESCAPES = 3
 """How often a point that is stationary but no minimum is left."""
 
+TRIED = 5
+"""Random directions that are tried where an equation is missed, before that is taken for the best there is."""
+
+LOWER = 1e-6
+"""How much lower, of the objective, a point has to be to go on from there."""
+
 MISSED = (5.0, 0.1)
 """An equation is not satisfied if it is missed by so many noise deviations and by this part of its terms, by the root
 mean square over its nodes."""
@@ -213,8 +219,8 @@ def frozen(found: Map, factorisations: int) -> Solved:
     score = value(found.system, False, False, warn=False)
     n = score.size
     laplace = 2.0 * found.objective / n + score.complexity + score.constant
-    status, reason = _missed(found)
-    return Solved(linear, whole.model, score, laplace, status, reason, found.steps, factorisations, found.state)
+    parts = found.status, found.reason, found.steps, factorisations, found.state
+    return Solved(linear, whole.model, score, laplace, *parts)
 
 
 def _rank(found: Map) -> tuple[bool, float]:
@@ -253,17 +259,20 @@ def _start(whole: Frame, each: Any) -> tuple[State | Float[np.ndarray, " F"], bo
 
 def _draws(whole: Frame, count: int, seed: int) -> list[tuple[State | Float[np.ndarray, " F"], bool]]:
     """Return the zero function, and random functions of about the size that the prior gives them."""
-    found: list[tuple[State | Float[np.ndarray, " F"], bool]] = [
-        (State(np.zeros(whole.size), np.zeros(whole.size)), False)
-    ]
-    rng = np.random.default_rng(as_count(seed, "seed", least=0))
+    zero = State(np.zeros(whole.size), np.zeros(whole.size))
+    return [(state, False) for state in (zero, *_random(whole, count - 1, as_count(seed, "seed", least=0)))]
+
+
+def _random(whole: Frame, count: int, seed: int) -> list[State]:
+    """Return random functions of about the size that the prior gives them."""
+    found, rng = [], np.random.default_rng(seed)
     deviation = np.empty(whole.size)
     deviation[whole.layout.order] = np.sqrt(whole.theta.diagonal())
-    for _ in range(count - 1):
+    for _ in range(count):
         coefficients = rng.standard_normal(whole.size) / deviation
         values = whole.product(coefficients)
         size = float(np.sqrt(np.mean((values / deviation) ** 2)))
-        found.append((State(coefficients / size, values / size), False))
+        found.append(State(coefficients / size, values / size))
     return found
 
 
@@ -272,31 +281,36 @@ def _minimum(iteration: Iteration, start: State | Float[np.ndarray, " F"], level
     found = iteration.run(start, levels)
     for left in range(ESCAPES, -1, -1):
         if not found.converged:
-            return found
+            return dataclasses.replace(found, reason="; ".join(filter(None, [found.reason, _missed(found)])))
         largest, direction = Hessian(found).most_negative()
-        if largest <= 1.0 or direction is None:
-            return found
-        state = _beyond(iteration, found, direction) if left else None
-        if state is None:
+        bent, missed = largest > 1.0 and direction is not None, _missed(found)
+        directions = [direction] if bent and direction is not None else _random(found.frame, TRIED, 0) if missed else []
+        state = _beyond(iteration, found, directions) if left else None
+        if state is None and bent:
             reason = f"stationary, but the exact Hessian has the curvature {1.0 - largest:.1e} of Gauss–Newton's"
             return dataclasses.replace(found, status="not a minimum", reason=reason)
+        if state is None and missed:
+            why = "no step nearby goes down: there may be no solution, or other starts may find it"
+            return dataclasses.replace(found, status="unsatisfied", reason=f"{missed}; {why}")
+        if state is None:
+            return found
         found = iteration.run(state, (1.0,))
     return found
 
 
-def _beyond(iteration: Iteration, found: Map, direction: State) -> State | None:
-    """Return the lowest point along a direction on both sides, by steps of all lengths, or None if none is lower."""
+def _beyond(iteration: Iteration, found: Map, directions: Sequence[State]) -> State | None:
+    """Return the lowest point along directions on both sides, by steps of all lengths, or None if none is lower."""
     lengths = [sign * 10.0**power for power in np.arange(-4.0, 4.5, 0.5) for sign in (1.0, -1.0)]
-    states = [found.state.towards(direction, length) for length in lengths]
+    states = [found.state.towards(each, length) for each in directions for length in lengths]
     objectives = [iteration.objective(state, 1.0) for state in states]
-    lowest = int(np.argmin(objectives))
-    return states[lowest] if objectives[lowest] < found.objective else None
+    lowest = min(range(len(states)), key=objectives.__getitem__, default=None)
+    if lowest is None or not objectives[lowest] < found.objective - LOWER * abs(found.objective):
+        return None
+    return states[lowest]
 
 
-def _missed(found: Map) -> tuple[Status, str]:
-    """Return the status, and why, of a minimum at which an equation is missed by far."""
-    if found.status not in ("converged", "stagnated"):
-        return found.status, found.reason
+def _missed(found: Map) -> str:
+    """Return, in words, which equation is missed by far; nothing if none is."""
     model = found.frame.model
     residual, noise = model.values - found.predicted, model.noise
     for part in found.frame.parts:
@@ -307,8 +321,5 @@ def _missed(found: Map) -> tuple[Status, str]:
         share = float(np.sqrt(np.mean(residual[rows] ** 2) / max(float(np.mean(terms**2)), 1e-300)))
         if deviations > MISSED[0] and share > MISSED[1]:
             label = next(name for name, block in zip(model.labels, model.blocks, strict=True) if block is part.block)
-            return "unsatisfied", (
-                f"this is a minimum, but {label!r} is missed by {deviations:.0f} noise deviations, {100 * share:.0f}% "
-                "of its terms: there may be no solution, or other starts may find it"
-            )
-    return found.status, found.reason
+            return f"{label!r} is missed by {deviations:.0f} noise deviations, {100 * share:.0f}% of its terms"
+    return ""
