@@ -146,7 +146,7 @@ def test_a_failed_candidate_and_ctrl_c_keep_the_others(monkeypatch):
 
 @pytest.mark.usefixtures("as_a_user")
 def test_bad_input_is_refused_before_anything_is_scored(monkeypatch):
-    monkeypatch.setattr(descent, "value_and_gradient", None)
+    monkeypatch.setattr(descent, "score_and_gradient", None)
     monkeypatch.setattr(comparison, "solve", None)
     pair, wide = {"a": GOOD, "b": ps.Model(ps.RBF(), GOOD.data)}, {"eta": (0.1, 9)}
     kernels = {"a list of kernels": ps.RBF, "at least one": [], "such as ps.RBF; got 'RBF'": ["RBF"]}

@@ -41,7 +41,7 @@ def same(found, expected):
 
 def counted(monkeypatch, stop=None, error=KeyboardInterrupt):
     """Count the scores that are computed; after `stop` of them raise an error."""
-    calls, original = [], descent.value_and_gradient
+    calls, original = [], descent.score_and_gradient
 
     def score(*arguments, **options):
         if stop is not None and len(calls) == stop:
@@ -49,7 +49,7 @@ def counted(monkeypatch, stop=None, error=KeyboardInterrupt):
         calls.append(arguments)
         return original(*arguments, **options)
 
-    monkeypatch.setattr(descent, "value_and_gradient", score)
+    monkeypatch.setattr(descent, "score_and_gradient", score)
     return calls
 
 
@@ -107,12 +107,12 @@ import pilescore as ps
 from pilescore import descent, records
 from tests.test_minimum import OVER, sine
 records.WRITE_EVERY, records.WRITE_SHARE = 0.0, 1.0
-score = descent.value_and_gradient
+score = descent.score_and_gradient
 def slow(*arguments, **options):
     print("evaluation", flush=True)
     time.sleep(0.1)
     return score(*arguments, **options)
-descent.value_and_gradient = slow
+descent.score_and_gradient = slow
 print(ps.minimize(sine(), OVER, starts=2, save=sys.argv[1]).ending)
 """
 

@@ -251,13 +251,13 @@ def test_it_repeats_itself_bit_by_bit():
 INTERRUPTED = """
 import os, signal, time, numpy as np, pilescore as ps
 from pilescore import descent
-calls, score = [], descent.value_and_gradient
+calls, score = [], descent.score_and_gradient
 def slow(*args, **options):
     calls.append(time.sleep(0.2))
     if len(calls) == 8:
         os.kill(os.getpid(), signal.SIGINT)
     return score(*args, **options)
-descent.value_and_gradient, descent.SIDE_BY_SIDE, t = slow, range(100), np.linspace(0, 1, 30)
+descent.score_and_gradient, descent.SIDE_BY_SIDE, t = slow, range(100), np.linspace(0, 1, 30)
 model = ps.Model(ps.RBF(0.5), ps.observe(ps.identity, np.sin(6 * t), at=t), gamma=0.1)
 best = ps.minimize(model, {"kernel.bandwidth": (0.05, 5.0), "gamma": (1e-3, 1.0)}, starts=6)
 same = ps.pile(best.model).value == best.pile.value
@@ -275,14 +275,14 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch):
     monkeypatch.setattr(minimum, "find_curvature", interrupt)
     best = ps.minimize(sine(), OVER)
     assert (best.ending, best.curvature, best.runs[0].ending) == ("interrupted", None, "converged")
-    monkeypatch.setattr(descent, "value_and_gradient", interrupt)  # before anything is known
+    monkeypatch.setattr(descent, "score_and_gradient", interrupt)  # before anything is known
     with pytest.raises(KeyboardInterrupt):
         ps.minimize(sine(), OVER)
 
 
 @pytest.mark.usefixtures("as_a_user")
 def test_bad_input_is_refused_before_anything_is_scored(monkeypatch):
-    monkeypatch.setattr(descent, "value_and_gradient", None)
+    monkeypatch.setattr(descent, "score_and_gradient", None)
     model, gamma = ps.Model(ps.RBF([0.5, 0.5]), ps.observe(ps.identity, Y, at=RNG.uniform(size=(16, 2)))), (1e-4, 1.0)
     bounds = {"low below high; got (": [(1.0, 0.1), (0.1, 0.1)], "finite": [0.1, (1, 2, 3), (math.nan, 1.0)]}
     bounds |= {"positive bounds": [(0.0, 1.0)], "shape ()": [([0.1, 0.2], 1.0)], "a float": [("a", "b")]}

@@ -27,7 +27,7 @@ class Trail:
 
     origin: Model | None = None
     whole: Float[np.ndarray, " F"] | None = None
-    physics: Float[np.ndarray, " F"] | None = None
+    physics: Float[np.ndarray, " G"] | None = None
 
 
 def score_of(model: Model, profiled: bool, given_physics: bool, trail: Trail | None = None, *, explain: bool) -> Pile:

@@ -31,6 +31,16 @@ LOOSE = 1e-2
 STRAIGHT = 0.9
 """The part of the promised decrease after which a level but the last has done enough, too: it is nearly linear."""
 
+NEAR, QUICK = 1e-2, 1e-3
+"""Steps are refined to Newton's where the squared decrement is this small, relative to `1 + 2Φ`, and has fallen by less
+than this."""
+
+PATIENCE = 8
+"""Steps of Gauss–Newton after which those of Newton are tried wherever it is."""
+
+SLACK = 1e-14
+"""By how much of its size the objective may rise: its own rounding."""
+
 ROUNDING = 10.0
 """A decrement within so many estimates of the rounding error of `2Φ` cannot be told from zero."""
 
@@ -98,12 +108,15 @@ class Iteration:
         tolerance: float,
         budget: int,
         explain: bool,
+        refine: Callable[[Map, State], State | None],
         update: Callable[[int], object] = lambda count: None,
     ) -> None:
         self.frame = frame
         self.tolerance = tolerance
         self.budget = budget
         self.explain = explain
+        self.refine = refine
+        """Turns a step of Gauss–Newton into one of Newton, where it can."""
         self.update = update
         self.steps: list[Step] = []
         self.targets = frame.model.values
@@ -148,16 +161,21 @@ class Iteration:
             step = State(change, self.frame.product(change))
             moved = self.frame.forward(slopes, step.values)
             decrement = float(moved**2 @ (1.0 / (level * self.noise)) + max(change @ step.values, 0.0))
+            parts = (predicted, slopes, system, alpha, objective, decrement)
+            here = Map(self.frame, state, *parts, "converged", "", ())
             limit = self.budget - passing  # the last level has one linearisation at least
-            status, reason, length, ahead = self._next(
-                state, step, level, objective, decrement, system, enough, before, limit
-            )
+            refined = None if passing or self._quick(here, before, enough) else self.refine(here, step)
+            answer = self._next(here, refined or step, level, enough, before, limit)
+            if refined is not None and answer[0] in ("stuck", "diverged"):
+                refined, answer = None, self._next(here, step, level, enough, before, limit)
+            step = refined or step
+            status, reason, length, ahead = answer
             self.steps.append(Step(level, objective, decrement, length))
             there = state.towards(step, length)
             as_promised = length == 1.0 and objective - ahead >= STRAIGHT * 0.5 * decrement
             if status is not None or (passing and as_promised):
-                found = (there, predicted, slopes, system, alpha, objective, decrement, status or "converged", reason)
-                return Map(self.frame, *found, tuple(self.steps))
+                ending = (status or "converged", reason, tuple(self.steps))
+                return Map(self.frame, there, *parts, *ending)
             before.append(decrement)
             state, values, objective = there, there.values, ahead
 
@@ -186,31 +204,30 @@ class Iteration:
                 return ahead, objective, float(length)
         return best
 
+    @staticmethod
+    def _quick(here: Map, before: list[float], enough: float) -> bool:
+        """Whether Gauss–Newton does well by itself, or has to come nearer before a step of Newton would do better."""
+        size = 1.0 + 2.0 * abs(here.objective)
+        near = here.decrement <= NEAR * size or len(before) >= PATIENCE
+        return here.decrement <= max(enough * size, QUICK * (before[-1] if before else math.inf)) or not near
+
     def _next(
-        self,
-        state: State,
-        step: State,
-        level: float,
-        objective: float,
-        decrement: float,
-        system: System,
-        enough: float,
-        before: list[float],
-        limit: int,
+        self, here: Map, step: State, level: float, enough: float, before: list[float], limit: int
     ) -> tuple[Status | None, str, float, float]:
         """Return why to stop here, if so, or how far to go and the objective there."""
+        state, objective, decrement, system = here.state, here.objective, here.decrement, here.system
         size = 1.0 + 2.0 * abs(objective)
         if decrement <= enough * size:
             return "converged", f"the squared decrement is {decrement:.1e}", 0.0, objective
         if len(self.steps) + 1 >= limit:
             return "out of iterations", f"{self.budget} linearisations are used up", 0.0, objective
         fine = ROUNDING * system.error
-        if decrement <= fine and before and decrement > 0.5 * before[-1]:
+        if decrement <= fine and before and decrement > 0.9 * before[-1]:
             return "stagnated", self._rounding(decrement, system), 0.0, objective
         length = 1.0
         for _ in range(HALVINGS):
             ahead = self.objective(state.towards(step, length), level)
-            if ahead <= objective - ARMIJO * length * decrement:
+            if ahead <= objective - ARMIJO * length * decrement + SLACK * size:
                 return None, "", length, ahead
             length *= 0.5
         if decrement <= fine:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.linalg import blas, eigh_tridiagonal, lapack
+from scipy.sparse.linalg import LinearOperator, gmres
 
 from .gauss_newton import Map, State
 from .linalg import NotFactorableError, cholesky, require_memory, threads
@@ -23,6 +25,19 @@ PROBES = 8
 
 SETTLED = 0.1
 """The change of the largest eigenvalue, relative to its distance from one, at which it is known well enough."""
+
+RESTART = 60
+"""Steps of GMRES at most; each applies the posterior covariance once."""
+
+
+def newton_step(found: Map, step: State) -> State | None:
+    """Return Newton's step at a linearisation from that of Gauss–Newton: `(I − ΣM)⁻¹` of it; None if there is none."""
+    hessian = Hessian(found)
+    pulled = hessian.times_inverse(hessian.times_bends(step.values), 1e-3, 0.1)
+    if not np.isfinite(pulled).all():
+        return None
+    more = hessian.conditioned(pulled)
+    return State(step.coefficients + more.coefficients, step.values + more.values)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,6 +82,26 @@ class Hessian:
         weights = self.solve(frame.forward(slopes, prior))
         removed = frame.backward(slopes, weights)
         return State(vector - removed, prior - frame.product(removed))
+
+    def times_inverse(
+        self, right: Float[np.ndarray, " F"], precision: float, accepted: float
+    ) -> Float[np.ndarray, " F"]:
+        """Return `x` with `(I − MΣ) x = b`, for `b` on the bent functionals; NaN unless it is found to `accepted`."""
+        bent, size = self.bent, len(right)
+        if not right.any():
+            return np.zeros(size)
+
+        def apply(vector: Float[np.ndarray, " b"]) -> Float[np.ndarray, " b"]:
+            whole = np.zeros(size)
+            whole[bent] = vector
+            return vector - self.times_bends(self.conditioned(whole).values)[bent]
+
+        operator: Any = LinearOperator((len(bent), len(bent)), matvec=apply, dtype=float)
+        solution, _ = gmres(operator, right[bent], rtol=precision, restart=RESTART, maxiter=1)
+        good = np.linalg.norm(apply(solution) - right[bent]) <= accepted * np.linalg.norm(right)
+        out = np.zeros(size)
+        out[bent] = solution if good else math.nan
+        return out
 
     def most_negative(self) -> tuple[float, State | None]:
         """Return the largest eigenvalue of `ΣM` as far as a few Lanczos steps find it, and its direction.

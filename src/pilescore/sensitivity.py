@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
-from scipy.sparse.linalg import LinearOperator, gmres
 
 from .atoms import MultiIndex
 from .errors import PilescoreError
@@ -36,9 +35,6 @@ PRECISE = 1e-10
 
 ACCEPTED = 1e-3
 """The residual beyond which a gradient is refused."""
-
-RESTART = 60
-"""Steps of GMRES at most; each applies the posterior covariance once."""
 
 
 def gradient(found: Map, wanted: Sequence[str], scale: float) -> dict[str, Any]:
@@ -104,25 +100,13 @@ class _Sensitivity:
 
     def _adjoint(self, right: Float[np.ndarray, " F"]) -> Float[np.ndarray, " F"]:
         """Return `h` with `(I − MΣ) h = g`."""
-        if not right.any():
-            return right
-        bent, size = self.hessian.bent, self.frame.size
-
-        def apply(vector: Float[np.ndarray, " b"]) -> Float[np.ndarray, " b"]:
-            whole = np.zeros(size)
-            whole[bent] = vector
-            return vector - self.hessian.times_bends(self.hessian.conditioned(whole).values)[bent]
-
-        operator: Any = LinearOperator((len(bent), len(bent)), matvec=apply, dtype=float)
-        solution, _ = gmres(operator, right[bent], rtol=PRECISE, restart=RESTART, maxiter=1)
-        if not np.linalg.norm(apply(solution) - right[bent]) <= ACCEPTED * np.linalg.norm(right):
+        found = self.hessian.times_inverse(right, PRECISE, ACCEPTED)
+        if not np.isfinite(found).all():
             raise PilescoreError(
                 "the gradient could not be carried through the solution of the nonlinear equation: the exact Hessian "
                 "there is nearly singular, or rounding has taken its digits"
             )
-        out = np.zeros(size)
-        out[bent] = solution
-        return out
+        return found
 
     def _temperatures(self, wanted: Sequence[str]) -> dict[str, float]:
         model, found = self.model, {}

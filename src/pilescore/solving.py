@@ -16,15 +16,15 @@ from jaxtyping import Float
 from .errors import InputError, PilescoreError, as_array, as_count, as_positive, check_coordinates, require
 from .frames import Frame, frame, linear_model
 from .gauss_newton import Iteration, Map, State, Status, Step
-from .hessians import Hessian
+from .hessians import Hessian, newton_step
 from .model import Model
 from .running import progress_bar
 from .score import Pile, value
 from .system import solve
 
-TOLERANCE = 1e-10
-"""The squared Newton decrement, relative to `1 + 2Φ`, at which an iteration has converged: `log det C` moves by its
-root."""
+TOLERANCE, SHARP = 1e-10, 1e-15
+"""The squared Newton decrement, relative to `1 + 2Φ`, at which an iteration has converged, unless given, and within a
+search: `log det C` moves by its root, and a search needs the score to many digits."""
 
 CONTINUATION = (1e4, 1e2, 1.0)
 """Factors of all noise variances, one after the other."""
@@ -181,7 +181,7 @@ def solve_nonlinear(
     count = 0
     with progress_bar(0, "solve", progress) as bar:
         for start, warm in draws:
-            iteration = Iteration(whole, small, budget, True, bar.update)
+            iteration = Iteration(whole, small, budget, True, newton_step, bar.update)
             try:
                 found = _minimum(iteration, start, (1.0,) if warm else levels)
             except InputError as problem:  # P is not defined there
@@ -200,7 +200,7 @@ def followed(model: Model, before: Float[np.ndarray, " F"] | None, *, explain: b
     """Return the most likely solution of a model, from the values of a similar one if that leads to it."""
     whole = frame(model)
     if before is not None and len(before) == whole.size:
-        iteration = Iteration(whole, TOLERANCE, FOLLOWED, explain)
+        iteration = Iteration(whole, SHARP, FOLLOWED, explain, newton_step)
         try:
             found = _minimum(iteration, before, (1.0,))
         except InputError:
@@ -208,7 +208,7 @@ def followed(model: Model, before: Float[np.ndarray, " F"] | None, *, explain: b
         if found is not None and found.converged:
             return found
     zero = State(np.zeros(whole.size), np.zeros(whole.size))
-    return _minimum(Iteration(whole, TOLERANCE, BUDGET, explain), zero, CONTINUATION)
+    return _minimum(Iteration(whole, SHARP, BUDGET, explain, newton_step), zero, CONTINUATION)
 
 
 def frozen(found: Map, factorisations: int) -> Solved:
