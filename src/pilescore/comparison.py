@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 
 from .errors import PilescoreError, require
-from .evaluation import score_of
+from .evaluation import evaluated
 from .fredholm import DataFreePile
 from .minimum import Minimum
 from .model import Model
 from .observations import Observation
-from .score import Pile, check_given
+from .score import Pile, check_given, scored
 from .solving import Solved
 from .system import IMPRECISE
 
@@ -100,7 +100,9 @@ def row(each: Model | Minimum | Solved | Pile, profiled: bool, given_physics: bo
     notes: list[str] = []
     if isinstance(each, Model):
         try:
-            score = score_of(each, profiled, given_physics, explain=True)
+            found = evaluated(each, given_physics, explain=True)
+            score = scored(found.system, found.prior, profiled)
+            notes += [found.caution] if found.caution else []
         except PilescoreError as failure:
             return failed_row(str(failure), sum(block.size for block in (each.data if given_physics else each.blocks)))
     elif isinstance(each, Minimum):
@@ -110,6 +112,8 @@ def row(each: Model | Minimum | Solved | Pile, profiled: bool, given_physics: bo
         notes += [f"{name} is at its {side} bound" for name, side in each.at_bounds.items()]
         if each.curvature is not None and each.curvature.flat:
             notes.append(f"{len(each.curvature.flat)} flat direction(s)")
+        if each.solved is not None and not each.solved.converged:
+            notes.append(f"{each.solved.status}: {each.solved.reason}")
     elif isinstance(each, Solved):
         score = each.pile
         if each.status != "converged":

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from scipy.optimize import minimize as scipy_minimize
 
 from .errors import PilescoreError
-from .evaluation import Trail, score_and_gradient, solved_system
+from .evaluation import Trail, evaluated, score_and_gradient
 from .journals import Journal, Scored
 from .linalg import ONE_BLAS_THREAD, threads
 from .running import cores
@@ -118,7 +118,7 @@ class Descent:
     def __init__(self, search: Objective, start: Float[np.ndarray, " p"]) -> None:
         self.search = search
         self.start = start
-        self.trail = Trail(search.where.at(search.where.decode(start)))
+        self.trail = Trail()
         self.best: tuple[Float[np.ndarray, " p"], Pile] | None = None
         self.path: list[tuple[Float[np.ndarray, " p"], float]] = []
         self.evaluations = 0
@@ -134,6 +134,8 @@ class Descent:
         """Run until it ends, and say why."""
         search = self.search
         try:
+            if search.where.model.is_nonlinear:
+                self.trail = Trail(search.where.at(search.where.decode(self.start)))
             score, gradient = self._evaluate(self.start)
         except _StopError:
             return
@@ -142,7 +144,7 @@ class Descent:
             given = ", ".join(f"{n} = {v:g}" for n, v in search.where.named(values).items())
             self.failure = failure
             try:
-                solved_system(search.where.at(values))  # trial points are not explained, starts are
+                evaluated(search.where.at(values), False, explain=True)  # trial points are not explained, starts are
             except PilescoreError as explained:
                 self.failure = explained
             self.ending, self.reason = "failed", f"At the start {given}: {self.failure}"

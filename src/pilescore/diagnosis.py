@@ -8,6 +8,7 @@ from typing import Any
 
 from .adaptation import ill_suited_kernel
 from .errors import OutsideDomainWarning, PrecisionWarning, nearest, require
+from .evaluation import Trail
 from .examination import Examination
 from .findings import CHECKS, Diagnosis, Finding, Thresholds, ordered
 from .minimum import Minimum
@@ -104,9 +105,11 @@ def diagnose(
     require(isinstance(limits, Thresholds), "thresholds", thresholds, "a ps.Thresholds")
     wanted = _wanted(checks)
     where = None if over is None else space(inner, over)
-    known = None if best is None else best.solved
-    linear = (known or solve_nonlinear(inner)).model if inner.is_nonlinear else inner
-    examination = Examination(linear, inner, best, where, given, limits)
+    linear, trail = inner, Trail()
+    if inner.is_nonlinear:
+        solved = (None if best is None else best.solved) or solve_nonlinear(inner)
+        linear, trail = solved.model, Trail(inner, solved.state.values)
+    examination = Examination(linear, inner, trail, best, where, given, limits)
     smooth = {"over_smoothed", "under_smoothed"} & wanted
     single = [check for check in SINGLE if check.__name__ in wanted]
     found: list[Finding] = []

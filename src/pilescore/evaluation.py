@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from .errors import NotSolvedError
+from .errors import InputError, NotPositiveDefiniteError, NotSolvedError
 from .gauss_newton import Map
 from .model import Model, named_paths
-from .score import Pile, physics_alone, plain, scored, value, value_and_gradient
+from .score import Pile, physics_alone, plain, scored, value_and_gradient
 from .sensitivity import gradient
 from .solving import Solved, followed, frozen
 from .system import System, solve
@@ -20,22 +20,60 @@ from .system import System, solve
 
 @dataclasses.dataclass
 class Trail:
-    """Solutions of a nonlinear model from which others start: by all observations, and by the physics alone.
+    """Where the solution of a nonlinear model is sought from: by all observations, and by the physics alone.
 
-    With an origin they are those of that model, whatever is solved after it, and in whichever order; without, the last.
+    It is the solution of one model, the origin, whatever is solved after it and in whichever order: so a score depends
+    on the model alone.
     """
 
     origin: Model | None = None
     whole: Float[np.ndarray, " F"] | None = None
     physics: Float[np.ndarray, " G"] | None = None
+    done: set[bool] = dataclasses.field(default_factory=set)
+    """Whether each of the two has been sought."""
+
+    def values(self, alone: bool) -> Float[np.ndarray, " _"] | None:
+        """Return the solution of the origin, by physics alone or by all; None if it has none."""
+        known = self.physics if alone else self.whole
+        if known is None and self.origin is not None and alone not in self.done:
+            self.done.add(alone)
+            try:
+                found = followed(physics_alone(self.origin) if alone else self.origin, None, explain=False)
+                known = found.state.values if found.converged else None
+            except (NotPositiveDefiniteError, InputError):
+                known = None
+            if alone:
+                self.physics = known
+            else:
+                self.whole = known
+        return known
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evaluated:
+    """The systems of a model that a score is read from."""
+
+    system: System
+    prior: System | None
+    """Of the physics alone, if the data are scored given it."""
+    caution: str = ""
+    """What is to be said of the solution of a nonlinear model."""
+
+
+def evaluated(model: Model, given_physics: bool, trail: Trail | None = None, *, explain: bool) -> Evaluated:
+    """Return the systems of a model; of a nonlinear one they are linearised at its most likely solution."""
+    if not model.is_nonlinear:
+        alone = solve(physics_alone(model), explain=explain) if given_physics else None
+        return Evaluated(solve(model, explain=explain), alone)
+    whole, prior = _solutions(model, given_physics, trail or Trail(), explain)
+    caution = f"{whole.status}: {whole.reason}" if whole.status == "unsatisfied" else ""
+    return Evaluated(whole.system, None if prior is None else prior.system, caution)
 
 
 def score_of(model: Model, profiled: bool, given_physics: bool, trail: Trail | None = None, *, explain: bool) -> Pile:
-    """Return PILE of a model; a nonlinear one is solved, from the last solution of the trail where there is one."""
-    if not model.is_nonlinear:
-        return value(solve(model, explain=explain), profiled, given_physics, warn=False)
-    whole, prior = _solutions(model, given_physics, trail or Trail(), explain)
-    return scored(whole.system, _system(prior), profiled)
+    """Return PILE of a model; a nonlinear one is solved, from the trail where there is one."""
+    found = evaluated(model, given_physics, trail, explain=explain)
+    return scored(found.system, found.prior, profiled)
 
 
 def score_and_gradient(
@@ -45,19 +83,14 @@ def score_and_gradient(
     if not model.is_nonlinear:
         return value_and_gradient(model, wanted, profiled, given_physics, warn=False)
     whole, prior = _solutions(model, given_physics, trail or Trail(), False)
-    found = scored(whole.system, _system(prior), profiled)
+    found = scored(whole.system, None if prior is None else prior.system, profiled)
     scale = found.eta / whole.system.eta if profiled else 1.0
     total = gradient(whole, wanted, scale)
-    if isinstance(prior, Map):
+    if prior is not None:
         known = named_paths(prior.frame.model)
         part = gradient(prior, [name for name in wanted if name in known], scale)
         total = {name: each - part.get(name, 0.0) for name, each in total.items()}
     return found, {name: plain(each / found.size) for name, each in total.items()}
-
-
-def solved_system(model: Model) -> System:
-    """Return the system of a model, or of a nonlinear one linearised at its most likely solution."""
-    return solved_systems(model, False, Trail())[0] if model.is_nonlinear else solve(model)
 
 
 def solved(model: Model, trail: Trail) -> Solved:
@@ -66,23 +99,9 @@ def solved(model: Model, trail: Trail) -> Solved:
     return frozen(found, len(found.steps))
 
 
-def solved_systems(model: Model, given_physics: bool, trail: Trail) -> tuple[System, System | None]:
-    """Return the systems of a nonlinear model and, if the data are to be scored given it, of its physics alone."""
-    whole, prior = _solutions(model, given_physics, trail, True)
-    return whole.system, _system(prior)
-
-
 def _solutions(model: Model, given_physics: bool, trail: Trail, explain: bool) -> tuple[Map, Map | None]:
-    origin = trail.origin
-    if origin is not None and trail.whole is None:
-        trail.whole = _solution(origin, None, explain).state.values
-    if origin is not None and given_physics and trail.physics is None:
-        trail.physics = _solution(physics_alone(origin), None, explain).state.values
-    whole = _solution(model, trail.whole, explain)
-    prior = _solution(physics_alone(model), trail.physics, explain) if given_physics else None
-    if origin is None:
-        trail.whole, trail.physics = whole.state.values, None if prior is None else prior.state.values
-    return whole, prior
+    whole = _solution(model, trail.values(False), explain)
+    return whole, _solution(physics_alone(model), trail.values(True), explain) if given_physics else None
 
 
 def _solution(model: Model, before: Float[np.ndarray, " F"] | None, explain: bool) -> Map:
@@ -90,7 +109,3 @@ def _solution(model: Model, before: Float[np.ndarray, " F"] | None, explain: boo
     if not found.converged:
         raise NotSolvedError(f"the nonlinear model was not solved: {found.status}: {found.reason}")
     return found
-
-
-def _system(found: Map | None) -> System | None:
-    return None if found is None else found.system

@@ -44,6 +44,8 @@ class Examination:
     """It, or what it is linearised at its most likely solution."""
     source: Model
     """It as it was given: nonlinear, or the same."""
+    trail: Trail
+    """The solution of a nonlinear one, from which others start."""
     minimum: Minimum | None
     where: Space | None
     """The bounds within which hyperparameters were chosen, where known."""
@@ -72,11 +74,6 @@ class Examination:
     def base(self) -> float:
         """The free energy of the model as it is."""
         return score_of(self.source, False, self.given_physics, self.trail, explain=True).free_energy
-
-    @functools.cached_property
-    def trail(self) -> Trail:
-        """The solution from which others start."""
-        return Trail(self.source)
 
     def energy(self, changes: Mapping[str, Any]) -> float:
         """Return the free energy with other hyperparameters; infinite where it cannot be computed to a few digits."""

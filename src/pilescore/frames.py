@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,8 +21,8 @@ from jaxtyping import Array, Float, Int
 
 from .atoms import Coefficient, Field, MultiIndex
 from .errors import InputError, call, require
-from .gram import covariance, expansion
-from .layouts import Layout, layout
+from .gram import covariance, cross, expansion
+from .layouts import Layout, layout, query
 from .linalg import symmetric_product
 from .model import Model
 from .nonlinear import Nonlinear
@@ -73,6 +74,13 @@ class Frame:
     def size(self) -> int:
         """The number of functionals."""
         return len(self.row)
+
+    @functools.cached_property
+    def deviations(self) -> Float[np.ndarray, " F"]:
+        """The prior deviations of the functionals."""
+        out = np.empty(self.size)
+        out[self.layout.order] = np.sqrt(np.maximum(self.theta.diagonal(), 0.0))
+        return out
 
     def product(self, coefficients: Float[np.ndarray, " F"]) -> Float[np.ndarray, " F"]:
         """Return `Θc`: the functionals of `f = Σ c_i φ_i k`."""
@@ -145,6 +153,20 @@ class Frame:
                 found.append(np.asarray(block.coefficients) * (own if block.matrix is None else 1.0))
         return found
 
+    def terms(self, part: Part, coefficients: Float[np.ndarray, " F"]) -> Float[np.ndarray, " m"]:
+        """Return `Σ_q |∂P/∂v_q L_q f|` over the operators of a block, at its nodes, for `f` by its coefficients."""
+        rows = layout(self.scaled_blocks(coefficients))
+        jets = self.jets(part.block, rows, np.ones(self.model.size))
+        return np.asarray(_term_sizes(part.operator, part.block.points, jnp.asarray(jets)))
+
+    def jets(self, block: Observation, rows: Layout, vector: Float[np.ndarray, " N"]) -> Float[np.ndarray, "indices q"]:
+        """Return the derivatives at the points of a block, on its multi-indices, of `η Σ_j u_j L_j k(·, p_j)`."""
+        eta, found = float(self.model.eta), []
+        for alpha in block.indices:
+            asked = query(block.points, (alpha,), lambda some: np.ones((1, len(some))))
+            found.append(np.concatenate([cross(self.model.kernel, tile, rows, eta) @ vector for tile in asked.tiles]))
+        return np.stack(found)
+
     def scaled_blocks(self, weights: Float[np.ndarray, " F"]) -> tuple[Observation, ...]:
         """Return the blocks of the linearised model with each row replaced by `Σ_q w_q L_q`."""
         linear, blocks = iter(self.linear_entries), []
@@ -197,14 +219,10 @@ class Linearised:
     source: Any
     """The number or the function that the values of the block were computed from, where they were."""
 
-    def coefficient(self, alpha: MultiIndex) -> Callable[[Array], Array]:
-        """Return the coefficient of one derivative as a function of the point."""
-
-        def at(point: Array) -> Array:
-            place = self.operator.indices(point.shape[0]).index(alpha)
-            return self._pure(point)[1][place]
-
-        return at
+    def coefficient(self, point: Array, alpha: MultiIndex) -> Array:
+        """Return the coefficient of one derivative at a point."""
+        place = self.operator.indices(point.shape[0]).index(alpha)
+        return self._pure(point)[1][place]
 
     def target(self, point: Array) -> Array:
         """Return `r − A(f̂) + B f̂`."""
@@ -233,19 +251,17 @@ def linear_model(
     if coefficients is not None:
         ones = np.ones(model.size)
         jet = expansion(model.kernel, layout(whole.scaled_blocks(coefficients)), ones, float(model.eta))
-    starts = np.cumsum([0, *(block.size for block in model.blocks)])
-    blocks = []
-    for block, table, start in zip(model.blocks, tables, starts, strict=False):
-        if isinstance(block.operator, Nonlinear):
-            operator: Operator | Nonlinear = block.operator
+    parts, blocks = iter(whole.parts), []
+    for block, table in zip(model.blocks, tables, strict=True):
+        if block.is_nonlinear:
+            part = next(parts)
+            operator: Operator | Nonlinear = part.operator
             source = None
             if jet is not None:
-                known = Linearised(block.operator, jet, block.source)
-                operator = _operator(known, table, block)
+                known = Linearised(part.operator, jet, block.source)
+                operator = _operator(known, part)
                 source = None if block.source is None else known.target
-            block = _replaced(
-                block, operator=operator, table=table, values=targets[start : start + block.size], source=source
-            )
+            block = _replaced(block, operator=operator, table=table, values=targets[part.rows], source=source)
         blocks.append(block)
     found = copy.copy(model)
     object.__setattr__(found, "data", tuple(blocks[: len(model.data)]))
@@ -264,6 +280,16 @@ def pure_linearised(operator: Nonlinear, points: Any, jets: Float[Array, "indice
     one = jax.value_and_grad(of_jets, argnums=2)
     value, slopes = jax.vmap(one, (None, 0, 1), (0, 1))(operator, jnp.asarray(points), jets)
     return value, slopes
+
+
+@eqx.filter_jit
+def _term_sizes(operator: Nonlinear, points: Any, jets: Float[Array, "indices m"]) -> Array:
+    def at(point: Array, jet: Array) -> Array:
+        values = list(_coefficients(operator, point) @ jet)
+        slopes = jax.grad(operator.at, argnums=1)(point, values)
+        return sum((jnp.abs(s * v) for s, v in zip(slopes, values, strict=True)), start=jnp.zeros(()))
+
+    return jax.vmap(at, (0, 1))(jnp.asarray(points), jets)
 
 
 def _coefficients(operator: Nonlinear, point: Float[Array, " d"]) -> Float[Array, "of indices"]:
@@ -335,20 +361,24 @@ def _replaced(block: Observation, **changes: Any) -> Observation:
     return new
 
 
-def _operator(known: Linearised, table: Float[np.ndarray, "indices m"], block: Observation) -> Operator:
+def _operator(known: Linearised, part: Part) -> Operator:
     """Return a linearisation as an operator: numbers where coefficients are constant, else functions of the point."""
-    names = known.operator.names
+    names, block = known.operator.names, part.block
+    bent, rest = part.tables[: len(part.bent)], part.tables[len(part.bent) :]
+    reach = np.ptp(block.points, axis=0) + 1.0
+    others = block.points[:9] + reach * np.random.default_rng(0).uniform(-1.0, 1.0, (len(block.points[:9]), len(reach)))
+    elsewhere = np.asarray(_functional_tables(part.operator, part.bent, others)[-1])
     terms: list[tuple[MultiIndex, Coefficient]] = []
     atoms: list[Field] = []
-    for alpha, line in zip(block.indices, table, strict=True):
+    for i, alpha in enumerate(block.indices):
         short = alpha if names else ()
-        if line.any() and np.ptp(line) == 0.0:
-            terms.append((short, (((), float(line[0])),)))
-        elif line.any():
+        line = np.concatenate([rest[0][i], elsewhere[i]]) if rest else np.zeros(1)
+        if any(table[i].any() for table in bent) or np.ptp(line) != 0.0:
             terms.append((short, ((((len(atoms), 1),), 1.0),)))
-            atoms.append(Field(f"c{len(atoms)}", names, (0,) * len(names), known.coefficient(alpha)))
-    if not terms:
-        terms.append(((0,) * len(names), (((), 0.0),)))
+            function = functools.partial(known.coefficient, alpha=alpha)
+            atoms.append(Field(f"c{len(atoms)}", names, (0,) * len(names), function))
+        elif line.any():
+            terms.append((short, (((), float(line[0])),)))
     return Operator(names, tuple(terms), tuple(atoms))
 
 

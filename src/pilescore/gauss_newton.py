@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .frames import Frame, check_finite, linear_model
-from .linalg import threads
+from .linalg import EPS, threads
 from .system import System, solve
 
 ARMIJO = 1e-4
@@ -34,12 +34,6 @@ STRAIGHT = 0.9
 NEAR, QUICK = 1e-2, 1e-3
 """Steps are refined to Newton's where the squared decrement is this small, relative to `1 + 2Φ`, and has fallen by less
 than this."""
-
-PATIENCE = 8
-"""Steps of Gauss–Newton after which those of Newton are tried wherever it is."""
-
-SLACK = 1e-14
-"""By how much of its size the objective may rise: its own rounding."""
 
 ROUNDING = 10.0
 """A decrement within so many estimates of the rounding error of `2Φ` cannot be told from zero."""
@@ -143,7 +137,7 @@ class Iteration:
         values = start if isinstance(start, np.ndarray) else start.values
         enough = max(LOOSE, self.tolerance) if passing else self.tolerance
         objective = math.inf if state is None else self.objective(state, level)
-        before: list[float] = []
+        before: list[Step] = []
         while True:
             predicted, slopes = self.frame.linearised(values)
             check_finite(self.frame, values, predicted, slopes, "at the start" if not self.steps else "on the way")
@@ -165,9 +159,14 @@ class Iteration:
             here = Map(self.frame, state, *parts, "converged", "", ())
             limit = self.budget - passing  # the last level has one linearisation at least
             refined = None if passing or self._quick(here, before, enough) else self.refine(here, step)
-            answer = self._next(here, refined or step, level, enough, before, limit)
+            slope = decrement
+            if refined is not None:
+                along = self.frame.forward(slopes, refined.values)
+                slope = float((moved * along) @ (1.0 / (level * self.noise)) + change @ refined.values)
+                refined = refined if slope > 0.0 else None  # else its curvature is negative: towards a saddle
+            answer = self._next(here, refined or step, slope if refined else decrement, level, enough, before, limit)
             if refined is not None and answer[0] in ("stuck", "diverged"):
-                refined, answer = None, self._next(here, step, level, enough, before, limit)
+                refined, answer = None, self._next(here, step, decrement, level, enough, before, limit)
             step = refined or step
             status, reason, length, ahead = answer
             self.steps.append(Step(level, objective, decrement, length))
@@ -176,7 +175,7 @@ class Iteration:
             if status is not None or (passing and as_promised):
                 ending = (status or "converged", reason, tuple(self.steps))
                 return Map(self.frame, there, *parts, *ending)
-            before.append(decrement)
+            before.append(self.steps[-1])
             state, values, objective = there, there.values, ahead
 
     def _first(
@@ -191,9 +190,7 @@ class Iteration:
 
         The step starts from the function that has these values, as far as the prior and the noise let one have them.
         """
-        held = np.empty(len(system.alpha))
-        held[system.rows.order] = system.factor.solve(self.frame.forward(slopes, values)[system.rows.order])
-        kept = self.frame.backward(slopes, held)
+        kept = self.frame.backward(slopes, system.solve_stacked(self.frame.forward(slopes, values)))
         change = coefficients - kept
         state, step = State(kept, self.frame.product(kept)), State(change, self.frame.product(change))
         best = state, self.objective(state, level), 0.0
@@ -205,14 +202,14 @@ class Iteration:
         return best
 
     @staticmethod
-    def _quick(here: Map, before: list[float], enough: float) -> bool:
+    def _quick(here: Map, before: list[Step], enough: float) -> bool:
         """Whether Gauss–Newton does well by itself, or has to come nearer before a step of Newton would do better."""
         size = 1.0 + 2.0 * abs(here.objective)
-        near = here.decrement <= NEAR * size or len(before) >= PATIENCE
-        return here.decrement <= max(enough * size, QUICK * (before[-1] if before else math.inf)) or not near
+        near = here.decrement <= NEAR * size
+        return here.decrement <= max(enough * size, QUICK * (before[-1].decrement if before else math.inf)) or not near
 
     def _next(
-        self, here: Map, step: State, level: float, enough: float, before: list[float], limit: int
+        self, here: Map, step: State, slope: float, level: float, enough: float, before: list[Step], limit: int
     ) -> tuple[Status | None, str, float, float]:
         """Return why to stop here, if so, or how far to go and the objective there."""
         state, objective, decrement, system = here.state, here.objective, here.decrement, here.system
@@ -221,17 +218,22 @@ class Iteration:
             return "converged", f"the squared decrement is {decrement:.1e}", 0.0, objective
         if len(self.steps) + 1 >= limit:
             return "out of iterations", f"{self.budget} linearisations are used up", 0.0, objective
-        fine = ROUNDING * system.error
-        if decrement <= fine and before and decrement > 0.9 * before[-1]:
-            return "stagnated", self._rounding(decrement, system), 0.0, objective
+        rounding = self._rounding(here, level)
+        fine = ROUNDING * (system.error + 2.0 * rounding)
+        text = (
+            f"the squared decrement, {decrement:.1e}, is within the rounding error of 2Φ, about {fine / ROUNDING:.1e}"
+        )
+        last = before[-1] if before else None
+        if decrement <= fine and last is not None and last.length == 1.0 and decrement > 0.9 * last.decrement:
+            return "stagnated", text, 0.0, objective
         length = 1.0
         for _ in range(HALVINGS):
             ahead = self.objective(state.towards(step, length), level)
-            if ahead <= objective - ARMIJO * length * decrement + SLACK * size:
+            if ahead <= objective - ARMIJO * length * slope + rounding:
                 return None, "", length, ahead
             length *= 0.5
         if decrement <= fine:
-            return "stagnated", self._rounding(decrement, system), 0.0, objective
+            return "stagnated", text, 0.0, objective
         if not math.isfinite(self.objective(state.towards(step, 2.0**-HALVINGS), level)):
             return "diverged", "the objective is not finite all along the step", 0.0, objective
         return (
@@ -242,6 +244,13 @@ class Iteration:
             objective,
         )
 
-    @staticmethod
-    def _rounding(decrement: float, system: System) -> str:
-        return f"the squared decrement, {decrement:.1e}, is within the rounding error of 2Φ, about {system.error:.1e}"
+    def _rounding(self, here: Map, level: float) -> float:
+        """Return an estimate of the rounding error of `Φ`: of `v = Θc`, and of what follows from it."""
+        spread = self.frame.deviations
+        values = EPS * spread * float(np.linalg.norm(spread * here.state.coefficients))
+        predicted = np.sqrt(np.bincount(self.frame.row, (here.slopes * values) ** 2, minlength=len(self.targets)))
+        predicted += EPS * np.abs(here.predicted)
+        weights = 1.0 / (level * self.noise)
+        residual = np.linalg.norm((self.targets - here.predicted) * predicted * weights)
+        norm = np.linalg.norm(here.state.coefficients * values)
+        return float(residual + norm + 0.5 * (predicted**2 @ weights) + EPS * abs(here.objective))

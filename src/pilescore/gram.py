@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import equinox as eqx
@@ -54,25 +54,31 @@ def variances(kernel: Kernel, tile: Tile, eta: float) -> Float[np.ndarray, " n"]
     return eta * np.asarray(out)[: tile.size]
 
 
-def expansion(
-    kernel: Kernel, rows: Layout, vector: Float[np.ndarray, " N"], eta: float
-) -> Callable[[Array, MultiIndex], Array]:
-    """Return `∂^α f(p)` as a JAX function of `p` and `α`, for `f = η Σ_i u_i L_i k(·, p_i)`."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Expansion:
+    """A function `f = η Σ_i u_i L_i k(·, p_i)` with its derivatives, in JAX."""
+
+    kernel: Kernel
+    parts: list[tuple[Indices, Array, Array]]
+    """Multi-indices, points and coefficients of tiles."""
+
+    def __call__(self, point: Array, alpha: MultiIndex) -> Array:
+        """Return `∂^α f(p)`."""
+        total = jnp.zeros(())
+        for indices, points, table in self.parts:
+            one = functools.partial(_pair, (None, ((alpha,),), indices), self.kernel, tuple(point), (1.0,))
+            total = total + jnp.sum(jax.vmap(one)(tuple(points), tuple(table)))
+        return total
+
+
+def expansion(kernel: Kernel, rows: Layout, vector: Float[np.ndarray, " N"], eta: float) -> Expansion:
+    """Return the function `η Σ_i u_i L_i k(·, p_i)` of the rows of a layout."""
     parts = []
     for tile in rows.tiles:
         held = vector[tile.rows]
         held = np.pad(held, (0, tile.width - tile.size)) if tile.matrix is None else tile.matrix.T @ held
-        parts.append((tile.indices, tile.points, eta * held * tile.table))
-
-    def derivative(point: Array, alpha: MultiIndex) -> Array:
-        total = jnp.zeros(())
-        for indices, points, table in parts:
-            spec = (None, ((alpha,),), indices)
-            one = functools.partial(_pair, spec, kernel, tuple(point), (1.0,))
-            total = total + jnp.sum(jax.vmap(one)(tuple(points), tuple(table)))
-        return total
-
-    return derivative
+        parts.append((tile.indices, tile.points, jnp.asarray(eta * held) * tile.table))
+    return Expansion(kernel, parts)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -173,6 +173,11 @@ def minimize(
             PrecisionWarning,
             stacklevel=2,
         )
+    solution = solved(chosen, best.trail) if chosen.is_nonlinear else None
+    if solution is not None and not solution.converged:
+        warnings.warn(
+            f"at the minimum of PILE the nonlinear model is {solution.status}: {solution.reason}", stacklevel=2
+        )
     slope = dict(zip(where.names, where.slope(values), strict=True))
     found = {} if curvature is None else curvature.standard_errors
     return Minimum(
@@ -188,7 +193,7 @@ def minimize(
         search.evaluations,
         search.profiled,
         search.given_physics,
-        solved(chosen, best.trail) if chosen.is_nonlinear else None,
+        solution,
     )
 
 

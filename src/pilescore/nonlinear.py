@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 import equinox as eqx
 import jax
@@ -44,6 +44,7 @@ JUMPS = {
     "scan",
     "pure_callback",
     "reduce_precision",
+    "bitcast_convert_type",
 }
 """Steps of a traced function whose derivatives do not tell all of how it depends on its arguments."""
 
@@ -168,7 +169,7 @@ class Nonlinear(eqx.Module):
         named = {atom.name: atom.value for atom in self.atoms}
         evaluate = functools.partial(self._called, values=values, named=named)
         check_coordinates(evaluate, np.zeros(dimension), f"the function {self.name}")
-        jax.eval_shape(self.at, point, values)
+        eqx.filter_eval_shape(Nonlinear.at, self, point, values)  # with parameters that are traced, as in a search
         try:
             jax.eval_shape(jax.hessian(self.at, argnums=1), point, values)
         except (TypeError, ValueError, NotImplementedError) as error:
@@ -182,11 +183,15 @@ class Nonlinear(eqx.Module):
         `P` is linear in a value where its derivative in it is computed without any of the values, unless something in
         `P` may jump, which derivatives do not see.
         """
-        try:
-            return _nonlinear_in(self.function, len(self.of), tuple(atom.name for atom in self.atoms), dimension)
-        except TypeError:  # a function that cannot be hashed
-            names = tuple(atom.name for atom in self.atoms)
-            return _nonlinear_in.__wrapped__(self.function, len(self.of), names, dimension)
+        known = isinstance(self.function, Hashable)
+        find = _remembered_nonlinear_in if known else _nonlinear_in
+        return find(self.function, len(self.of), tuple(atom.name for atom in self.atoms), dimension)
+
+    def _refused(self, _: object) -> NoReturn:
+        raise InputError(f"{self.name}: a nonlinear operator has no sums or products; write them inside its function")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __matmul__ = __rmatmul__ = __truediv__ = _refused
+    __array_ufunc__ = None  # so that a NumPy number times it is left to it
 
     def __repr__(self) -> str:
         return self.name
@@ -194,7 +199,6 @@ class Nonlinear(eqx.Module):
     __str__ = __repr__
 
 
-@functools.lru_cache(maxsize=64)
 def _nonlinear_in(function: Callable[..., Any], count: int, names: tuple[str, ...], dimension: int) -> tuple[int, ...]:
     def at(point: Array, values: list[Array], numbers: list[Array]) -> Array:
         return jnp.asarray(function(point, *values, **dict(zip(names, numbers, strict=True))), dtype=float)
@@ -208,6 +212,9 @@ def _nonlinear_in(function: Callable[..., Any], count: int, names: tuple[str, ..
         if not moving.isdisjoint(_variables(equation.invars)):
             moving.update(equation.outvars)
     return tuple(i for i, out in enumerate(graph.outvars) if not moving.isdisjoint(_variables([out])))
+
+
+_remembered_nonlinear_in = functools.lru_cache(maxsize=64)(_nonlinear_in)
 
 
 def _variables(atoms: Sequence[Any]) -> list[Any]:

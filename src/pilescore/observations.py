@@ -336,13 +336,15 @@ def _observation(
     table = None
     if isinstance(operator, Nonlinear):
         operator.check(points.shape[1])
-    for each in operator.of if isinstance(operator, Nonlinear) else (operator,):
-        table = _table(each, points)
+        for each in operator.of:
+            _table(each, points)
+    else:
+        table = _table(operator, points)
     for array in (points, matrix, values, weights, table):
         if array is not None:
             array.flags.writeable = False  # a block is immutable, and what is computed from it is remembered
     scalar = None if temperature is None else jnp.asarray(float(temperature))
-    known = None if isinstance(operator, Nonlinear) or operator.has_parameters else table
+    known = None if isinstance(operator, Operator) and operator.has_parameters else table
     return Observation(role, name, operator, points, matrix, values, weights, scalar, nodes, region, indices, known)
 
 

@@ -276,7 +276,8 @@ def field(function: Callable[[Array], Any], name: str = "c") -> Operator:
     >>> ps.field(lambda p: p[0] * p[1], "a") * dx - dy
     a ∂x - ∂y
     """
-    require(callable(function), "function", function, "a function of one point")
+    known = callable(function) and not hasattr(function, "nonlinear_in")
+    require(known, "function", function, "a function of one point")
     good = isinstance(name, str) and name.isidentifier() and name not in RESERVED
     require(good, "name", name, f"a name such as 'a' (not {' or '.join(map(repr, RESERVED))})")
     return Operator((), (((), ((((0, 1),), 1.0),)),), (Field(name, (), (), function),))
@@ -355,7 +356,7 @@ class _Builder:
 def _coerce(value: Any) -> Operator | None:
     if isinstance(value, Operator):
         return value
-    if callable(value):
+    if callable(value) and not hasattr(value, "nonlinear_in"):
         label = getattr(value, "__name__", "c")
         return field(value, label if label.isidentifier() and label not in RESERVED else "c")
     if isinstance(value, int | float | np.number | np.ndarray | Array) and np.ndim(value) == 0:

@@ -17,13 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from .atoms import MultiIndex
 from .errors import PilescoreError
 from .frames import Frame, pure_linearised
 from .gauss_newton import Map
-from .gram import bilinear_gradient, coefficient_gradient, cross
+from .gram import bilinear_gradient, coefficient_gradient
 from .hessians import Hessian
-from .layouts import Layout, layout, query
+from .layouts import layout
 from .linalg import Factor
 from .model import TEMPERATURES, Model, Path, follow, kernel_paths, named_paths
 from .nonlinear import Nonlinear
@@ -141,8 +140,8 @@ class _Sensitivity:
         system = self.found.system
         moved = layout(self.frame.scaled_blocks(self.moved.coefficients))
         ones = np.ones(self.model.size)
-        jets = [self._jets(block, system.rows, system.alpha) for block in self.model.blocks]
-        others = [self._jets(block, moved, ones) for block in self.model.blocks]
+        jets = [self.frame.jets(block, system.rows, system.alpha) for block in self.model.blocks]
+        others = [self.frame.jets(block, moved, ones) for block in self.model.blocks]
         found: dict[str, Any] = {}
         for name, where in paths.items():
             leaf = follow(self.model, where[0])
@@ -173,15 +172,6 @@ class _Sensitivity:
             total += 2.0 * float(alpha[rows] @ (of_jets - of_values)) / self.scale
             total += float(alpha[rows] @ of_others) - float((self.weighted[rows] / model.noise[rows]) @ of_values)
         return total
-
-    def _jets(self, block: Observation, rows: Layout, vector: np.ndarray) -> Float[np.ndarray, "indices q"]:
-        """Return the derivatives at the points of a block of `η Σ_j u_j L_j k(·, p_j)`."""
-        return np.stack([self._derivative(block.points, alpha, rows, vector) for alpha in block.indices])
-
-    def _derivative(self, points: np.ndarray, alpha: MultiIndex, rows: Layout, vector: np.ndarray) -> np.ndarray:
-        asked = query(points, (alpha,), lambda part: np.ones((1, len(part))))
-        eta = self.found.system.eta
-        return np.concatenate([cross(self.model.kernel, tile, rows, eta) @ vector for tile in asked.tiles])
 
 
 def _observed(block: Observation, jets: np.ndarray) -> tuple[Any, Any]:

@@ -13,9 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from .errors import InputError, PilescoreError, as_array, as_count, as_positive, check_coordinates, require
+from .errors import (
+    InputError,
+    NotPositiveDefiniteError,
+    PilescoreError,
+    as_array,
+    as_count,
+    as_positive,
+    check_coordinates,
+    require,
+)
 from .frames import Frame, frame, linear_model
-from .gauss_newton import Iteration, Map, State, Status, Step
+from .gauss_newton import LOOSE, Iteration, Map, State, Status, Step
 from .hessians import Hessian, newton_step
 from .model import Model
 from .running import progress_bar
@@ -35,8 +44,14 @@ ESCAPES = 3
 TRIED = 5
 """Random directions that are tried where an equation is missed, before that is taken for the best there is."""
 
-LOWER = 1e-6
+LOWER = 1e-10
 """How much lower, of the objective, a point has to be to go on from there."""
+
+FLAT = 1e-6
+"""A curvature that is no more negative, in parts of Gauss–Newton's, is zero but for rounding."""
+
+AGAIN = 4
+"""Random starts that are tried within a search where the zero function does not lead to a solution."""
 
 MISSED = (5.0, 0.1)
 """An equation is not satisfied if it is missed by so many noise deviations and by this part of its terms, by the root
@@ -175,6 +190,8 @@ def solve_nonlinear(
     require(falling, "continuation", continuation, "factors that fall to 1, as (1e4, 1e2, 1.0)")
     given = _starts(model, starts)
     whole = frame(model)
+    if not any(part.bent for part in whole.parts):
+        levels = (1.0,)
     draws = _draws(whole, given, seed) if isinstance(given, int) else [_start(whole, each) for each in given]
     best: Map | None = None
     failure: PilescoreError | None = None
@@ -184,7 +201,7 @@ def solve_nonlinear(
             iteration = Iteration(whole, small, budget, True, newton_step, bar.update)
             try:
                 found = _minimum(iteration, start, (1.0,) if warm else levels)
-            except InputError as problem:  # P is not defined there
+            except (InputError, NotPositiveDefiniteError) as problem:  # P is not defined there, or far too steep
                 failure, found = problem, None
             count += len(iteration.steps)
             if found is not None and (best is None or _rank(found) < _rank(best)):
@@ -197,18 +214,32 @@ def solve_nonlinear(
 
 
 def followed(model: Model, before: Float[np.ndarray, " F"] | None, *, explain: bool) -> Map:
-    """Return the most likely solution of a model, from the values of a similar one if that leads to it."""
+    """Return the most likely solution of a model: from the values of a similar one, or else afresh.
+
+    Where that ends badly, other starts are tried: the zero function, then random ones.
+    """
     whole = frame(model)
-    if before is not None and len(before) == whole.size:
-        iteration = Iteration(whole, SHARP, FOLLOWED, explain, newton_step)
-        try:
-            found = _minimum(iteration, before, (1.0,))
-        except InputError:
-            found = None
-        if found is not None and found.converged:
-            return found
     zero = State(np.zeros(whole.size), np.zeros(whole.size))
-    return _minimum(Iteration(whole, SHARP, BUDGET, explain, newton_step), zero, CONTINUATION)
+    starts: list[tuple[State | Float[np.ndarray, " F"], int, tuple[float, ...]]] = [(zero, BUDGET, CONTINUATION)]
+    if before is not None and len(before) == whole.size:
+        starts.insert(0, (before, FOLLOWED, (1.0,)))
+    best: Map | None = None
+    failure: PilescoreError | None = None
+    while starts:
+        start, budget, levels = starts.pop(0)
+        try:
+            found = _minimum(Iteration(whole, SHARP, budget, explain, newton_step), start, levels)
+            best = found if best is None or _rank(found) < _rank(best) else best
+            if _is_good(best):
+                return best
+        except (InputError, NotPositiveDefiniteError) as problem:
+            failure = problem
+        if start is zero:
+            starts += [(state, BUDGET, CONTINUATION) for state in _random(whole, AGAIN, 0)]
+    if best is None:
+        assert failure is not None
+        raise failure
+    return best
 
 
 def frozen(found: Map, factorisations: int) -> Solved:
@@ -223,8 +254,14 @@ def frozen(found: Map, factorisations: int) -> Solved:
     return Solved(linear, whole.model, score, laplace, *parts)
 
 
+def _is_good(found: Map) -> bool:
+    """Whether there is no reason to look for a better solution."""
+    near = found.decrement <= LOOSE * (1.0 + 2.0 * abs(found.objective))
+    return found.status == "converged" or (found.status == "stagnated" and near)
+
+
 def _rank(found: Map) -> tuple[bool, float]:
-    return not found.converged, found.objective
+    return found.status not in ("converged", "stagnated"), found.objective
 
 
 def _starts(model: Model, starts: Any) -> int | list[Any]:
@@ -266,12 +303,12 @@ def _draws(whole: Frame, count: int, seed: int) -> list[tuple[State | Float[np.n
 def _random(whole: Frame, count: int, seed: int) -> list[State]:
     """Return random functions of about the size that the prior gives them."""
     found, rng = [], np.random.default_rng(seed)
-    deviation = np.empty(whole.size)
-    deviation[whole.layout.order] = np.sqrt(whole.theta.diagonal())
+    deviation = whole.deviations
+    scale = np.divide(1.0, deviation, out=np.zeros(whole.size), where=deviation > 0)
     for _ in range(count):
-        coefficients = rng.standard_normal(whole.size) / deviation
+        coefficients = scale * rng.standard_normal(whole.size)
         values = whole.product(coefficients)
-        size = float(np.sqrt(np.mean((values / deviation) ** 2)))
+        size = float(np.sqrt(np.mean((scale * values) ** 2)))
         found.append(State(coefficients / size, values / size))
     return found
 
@@ -283,8 +320,10 @@ def _minimum(iteration: Iteration, start: State | Float[np.ndarray, " F"], level
         if not found.converged:
             return dataclasses.replace(found, reason="; ".join(filter(None, [found.reason, _missed(found)])))
         largest, direction = Hessian(found).most_negative()
-        bent, missed = largest > 1.0 and direction is not None, _missed(found)
-        directions = [direction] if bent and direction is not None else _random(found.frame, TRIED, 0) if missed else []
+        bent, missed = largest > 1.0 + FLAT, _missed(found)
+        directions = _random(found.frame, TRIED, 0) if missed else []
+        if bent and direction is not None:
+            directions = [direction]
         state = _beyond(iteration, found, directions) if left else None
         if state is None and bent:
             reason = f"stationary, but the exact Hessian has the curvature {1.0 - largest:.1e} of Gauss–Newton's"
@@ -315,11 +354,15 @@ def _missed(found: Map) -> str:
     residual, noise = model.values - found.predicted, model.noise
     for part in found.frame.parts:
         rows = part.rows
-        rest = found.state.values[part.entries[-1]] if len(part.entries) > len(part.bent) else 0.0
-        terms = np.abs(model.values[rows]) + np.abs(found.predicted[rows] - rest) + np.abs(rest)
+        missed = float(np.mean(residual[rows] ** 2))
         deviations = float(np.sqrt(np.mean(residual[rows] ** 2 / noise[rows])))
-        share = float(np.sqrt(np.mean(residual[rows] ** 2) / max(float(np.mean(terms**2)), 1e-300)))
-        if deviations > MISSED[0] and share > MISSED[1]:
+        if deviations <= MISSED[0]:
+            continue
+        terms = np.abs(model.values[rows]) + np.abs(found.predicted[rows])
+        if missed > MISSED[1] ** 2 * float(np.mean(terms**2)):
+            terms = terms + found.frame.terms(part, found.state.coefficients)
+        share = math.sqrt(missed / max(float(np.mean(terms**2)), 1e-300))
+        if share > MISSED[1]:
             label = next(name for name, block in zip(model.labels, model.blocks, strict=True) if block is part.block)
             return f"{label!r} is missed by {deviations:.0f} noise deviations, {100 * share:.0f}% of its terms"
     return ""

@@ -28,7 +28,7 @@ from .errors import (
     as_vector,
     require,
 )
-from .evaluation import Trail, solved_systems
+from .evaluation import Trail, evaluated
 from .families import scores_by_temperature
 from .misfit import left_out_variances, quadrature_weights, system_losses
 from .model import Model, as_grid, check_bears, find, is_temperature, named_paths
@@ -94,8 +94,8 @@ def sweep(
     Returns
     -------
     xarray.Dataset
-        `pile`, `fit`, `complexity`, `constant`, `rounding`, `shares` (by block), `status` (ok, imprecise, failed or
-        pending) and `reason`; if profiled, the best scale `eta_hat`; the losses, if asked for; with `truth`
+        `pile`, `fit`, `complexity`, `constant`, `rounding`, `shares` (by block), `status` (ok, imprecise, unsatisfied,
+        failed or pending) and `reason`; if profiled, the best scale `eta_hat`; the losses, if asked for; with `truth`
         also `R_data` and `R_phys`, their parts `_bias` and `_variance`, and `_relative_l2`. One dimension for each
         name, and `seed`.
 
@@ -209,7 +209,7 @@ def _outcomes(
         return (*(chosen[name] for name in axes), *((seed,) if several else ()))
 
     for group in groups:
-        trail = Trail()
+        trail = Trail(models[group[0]])
         for outer in _indices(axes, others):
             places = [outer | inner for inner in _indices(axes, temperatures)]
             if not any(table.pending(position(place, s)) for place in places for s in group):
@@ -255,13 +255,10 @@ def _alike(models: list[Model]) -> list[list[int]]:
 
 def _solved(models: list[Model], wanted: _Wanted, trail: Trail) -> Iterator[dict[str, Any]]:
     """Score models that differ in their values only, by one factorisation; a nonlinear one comes alone."""
-    prior: System | None = None
     try:
-        if models[0].is_nonlinear:
-            first, prior = solved_systems(models[0], wanted.given_physics, trail)
-            models = [first.model]
-        else:
-            first = solve(models[0])
+        nonlinear = evaluated(models[0], wanted.given_physics, trail, explain=True) if models[0].is_nonlinear else None
+        first = solve(models[0]) if nonlinear is None else nonlinear.system
+        models = models if nonlinear is None else [first.model]
     except FAILURES as failure:
         yield from ({"status": "failed", "reason": str(failure)} for _ in models)
         return
@@ -271,11 +268,13 @@ def _solved(models: list[Model], wanted: _Wanted, trail: Trail) -> Iterator[dict
     left_out = left_out_variances(first) if wanted.losses else None
     for place, system in enumerate(systems):
         try:
-            if prior is None:
+            if nonlinear is None:
                 score = value(system, wanted.profiled, wanted.given_physics, warn=False)
+                found = _scored(score)
             else:
-                score = scored(system, prior, wanted.profiled)
-            found = _scored(score)
+                score = scored(system, nonlinear.prior, wanted.profiled)
+                found = _scored(score)
+                found |= {"status": "unsatisfied", "reason": nonlinear.caution} if nonlinear.caution else {}
             if left_out is not None:
                 losses = system_losses(system, left_out)
                 found |= {name: getattr(losses, kind) for name, kind in LOSSES.items()}

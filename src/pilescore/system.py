@@ -11,7 +11,7 @@ from jaxtyping import Float
 from .errors import InputError, NotPositiveDefiniteError, PrecisionWarning, listed
 from .gram import covariance
 from .layouts import Assembly, Layout, assembly
-from .linalg import EPS, Factor, NotFactorableError, cholesky
+from .linalg import EPS, Factor, NotFactorableError, cholesky, threads
 from .model import Model
 
 EIGENVALUES_UP_TO = 3000
@@ -50,6 +50,13 @@ class System:
         """`α` in the stacked order of the blocks."""
         out = np.empty(len(self.alpha))
         out[self.rows.order] = self.alpha
+        return out
+
+    def solve_stacked(self, right: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
+        """Return `C⁻¹b` for a vector in the stacked order of the blocks."""
+        out = np.empty(len(right))
+        with threads(len(right)):
+            out[self.rows.order] = self.factor.solve(right[self.rows.order])
         return out
 
     @property
