@@ -146,6 +146,30 @@ def laplace_tables(seed: int) -> dict[str, Table]:
     return {"boundary.csv": table(points, "xy", u=noisy(laplace(points), 0.02, seed))}
 
 
+VISCOSITY = 0.03
+
+
+def burgers(points: Array) -> Array:
+    """Return `u` with `u_t + u u_x = 0.03 u_xx` on [0, 1]²: two fronts that merge; a closed form.
+
+    By Cole and Hopf, `u = −0.06 φ_x/φ` where `φ` is the sum of three exponentials that solve the heat equation.
+    """
+    t, x = points.T
+    speeds, places = (0.1, 0.5, 1.0), (0.5, 0.5, 0.375)
+    parts = [
+        np.exp((speed**2 * t / 2 - speed * (x - place)) / (2 * VISCOSITY))
+        for speed, place in zip(speeds, places, strict=True)
+    ]
+    above = sum(speed * part for speed, part in zip(speeds, parts, strict=True))
+    return np.asarray(above / sum(parts))
+
+
+def burgers_tables(seed: int) -> dict[str, Table]:
+    """Return 12 stations read 8 times each, of deviation 0.015."""
+    points = grid(np.linspace(0, 1, 8), np.linspace(0, 1, 12))
+    return {"stations.csv": table(points, "tx", u=noisy(burgers(points), 0.015, seed))}
+
+
 def scattered(count: int, low: list[float], high: list[float]) -> Array:
     """Return points drawn evenly from a box, always the same."""
     return np.random.default_rng(2024).uniform(low, high, (count, len(low))).round(4)
@@ -173,6 +197,7 @@ EXAMPLES = {
     "helmholtz": Example(helmholtz, helmholtz_tables),
     "beam": Example(beam, beam_tables),
     "laplace": Example(laplace, laplace_tables),
+    "burgers": Example(burgers, burgers_tables, {"nu": VISCOSITY}),
 }
 
 

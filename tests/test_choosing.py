@@ -147,7 +147,7 @@ def test_a_failed_candidate_and_ctrl_c_keep_the_others(monkeypatch):
 @pytest.mark.usefixtures("as_a_user")
 def test_bad_input_is_refused_before_anything_is_scored(monkeypatch):
     monkeypatch.setattr(descent, "score_and_gradient", None)
-    monkeypatch.setattr(comparison, "solve", None)
+    monkeypatch.setattr(comparison, "evaluated", None)
     pair, wide = {"a": GOOD, "b": ps.Model(ps.RBF(), GOOD.data)}, {"eta": (0.1, 9)}
     kernels = {"a list of kernels": ps.RBF, "at least one": [], "such as ps.RBF; got 'RBF'": ["RBF"]}
     kernels |= {"Polynomial has no default": [ps.Polynomial], "none fits the model. Matern(0.5)": [ps.Matern(0.5)]}

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pilescore as ps
+from pilescore.problems import describe_problem
 from pilescore.records import fingerprint
 
 READINGS = "t,x,u,sigma\n0.1,0.2,0.5,0.02\n0.4,0.7,0.3,0.02\n0.9,0.5,0.1,0.05\n"
@@ -176,6 +178,51 @@ def test_auto_scores_the_data_given_the_physics_where_a_parameter_is_unknown(tmp
     assert str(problem.operator("-k*dx(u)", {"k": 2.0})) == "-2 ∂x"
 
 
+def test_nonlinear_equations_conditions_and_readings(tmp_path: Path) -> None:
+    text = GOOD.replace("k = 0.3", "k = { unknown = [0.1, 1.0] }").replace("dt(u)", "dt(u) + u*dx(u)")
+    text = text.replace('value = "u"\n', 'value = "u"\nmeasures = "k*u**2"\n')
+    text = text.replace("[[data]]", '[[condition]]\ntype = "operator"\noperator = "dx(u) + u**4"\nface = "x = 1"\n'
+                        'value = "exp(t)"\n[[data]]')  # fmt: skip
+    problem = ps.load_problem(write(tmp_path, text))
+    model = problem.model
+    assert [block.is_nonlinear for block in model.blocks] == [True, True, False, False, True]
+    assert problem.given_physics
+    assert model.parameters["k"] == pytest.approx(np.sqrt(0.1))
+    at = np.array([0.7, 0.4])
+    u, (u_t, u_x) = smooth(at), jax.jacfwd(smooth)(at)
+    u_xx = jax.hessian(smooth)(at)[1, 1]
+    expected = [0.5 * u**2, u_t + u * u_x - 0.5 * u_xx, u, u, u_x + u**4]
+    blocks = model.replace({"k": 0.5}).blocks
+    np.testing.assert_allclose([float(block.operator(smooth)(at)) for block in blocks], expected, rtol=1e-12)
+    text = describe_problem(problem)
+    assert "readings: k u² = 'u' in readings.csv, nonlinear, 3 readings, noise 0.02 to 0.05" in text
+    assert "equation: ∂t u - k ∂x² u + u ∂x u = 0, nonlinear, 16 nodes, noise to be chosen" in text
+    assert "operator x = 1: ∂x u + u⁴ = exp(t), nonlinear, 12 nodes" in text
+
+
+def test_sizes_of_nonlinear_equations(tmp_path: Path) -> None:
+    """What is measured by draws is linear where the equation is, follows the units, and says how large u is."""
+
+    def rho(equation: str, scale: float = 1.0) -> tuple[float, float]:
+        table = pd.read_csv(write(tmp_path).parent / "readings.csv")
+        path = write(tmp_path, GOOD.replace("dt(u) - k*dxx(u) = 0", equation))
+        table.assign(u=scale * table["u"], sigma=scale * table["sigma"]).to_csv(tmp_path / "readings.csv", index=False)
+        return ps.load_problem(path).over["rbf"]["physics.0.rho"]
+
+    linear, drawn = rho("dt(u) - k*dxx(u) = 0"), rho("dt(u) - k*dxx(u) + 1e-9*u**2 = 0")
+    np.testing.assert_allclose(drawn, linear, rtol=0.2)
+    np.testing.assert_allclose(rho("u*dx(u) = 0", 10.0), np.multiply(rho("u*dx(u) = 0"), 1e4))
+    text = '[domain]\nx = [0, 1]\n[[equation]]\nequation = "EQUATION"\nnodes = 9\n'
+    text += '[[condition]]\ntype = "dirichlet"\nface = "all"\nvalue = 0\n'
+    sizes = []
+    for equation in ("1e-9*dxx(u) + u**3 = 8e6", "exp(u) + 1e-9*dxx(u) = 1000", "dx(u)**2 = -1", "sqrt(u - 1) = dx(u)"):
+        problem = ps.load_problem(write(tmp_path, text.replace("EQUATION", equation)))
+        sizes.append(float(np.sqrt(problem.model.parameters["eta"])))
+    assert 100 < sizes[0] < 400  # u = 200, by a source alone
+    assert 2 < sizes[1] < 50  # u = log(1000)
+    assert np.isfinite(sizes).all()
+
+
 KERNELS = {
     'type = "matern"\nnu = 4.5\nbandwidth = 0.2': ps.Matern(4.5, [0.2, 0.2]),
     'type = "rbf"\nper_axis = false\nbandwidth = 0.2': ps.RBF(0.2),
@@ -212,7 +259,26 @@ BAD = {
     "two equals signs": ((' = 0"\nnodes', ' = 0 = 1"\nnodes'), ["problem.toml:8", "="]),
     "unbalanced": (("dt(u)", "dt(u"), ["problem.toml:8"]),
     "no unknown in it": (("dt(u) - k*dxx(u) = 0", "x = 0"), ["problem.toml:8", "u"]),
-    "nonlinear": (("dt(u)", "dt(u) + u*dx(u)"), ["problem.toml:8", "not linear in u", "not supported yet"]),
+    "nonlinear integral": (
+        ("[[kernel]]", '[[constraint]]\nequation = "integral(u**2, x) = 1"\nat = { t = 1 }\n[[kernel]]'),
+        ["problem.toml:20", "'u**2' at column 10: is not linear in u", "expected an expression that is linear here"],
+    ),
+    "factor with the unknown": (
+        ('"dirichlet"', '"robin"\na = "u**3"\nb = 1'),
+        ["problem.toml:12: [[condition]] 1: a", "expected an expression without u"],
+    ),
+    "kernel too rough for a product": (
+        ("k*dxx(u) = 0", "u*dxx(u)*dx(u) = 0", '"rbf"', '"matern"\nnu = 1.5'),
+        ["problem.toml:19: [[kernel]] 1", "order 2"],
+    ),
+    "nonlinear condition twice": (
+        (
+            "[[data]]",
+            "[[condition]]\ntype = 'operator'\noperator = 'dx(u) + u**4'\nface = 'x = 1'\nvalue = 1\n"
+            "[[condition]]\ntype = 'operator'\noperator = 'dx(u) + u**4'\nface = 'x = 1'\nvalue = 2\n[[data]]",
+        ),
+        ["problem.toml:24: [[condition]] 3: value", "∂x u + u⁴ on the face x = 1", "it is 1 by the one and 2"],
+    ),
     "import": (("dt(u)", "__import__('os').system('ls')"), ["problem.toml:8"]),
     "attribute": (("dt(u)", "u.__class__"), ["problem.toml:8"]),
     "10,000 deep": (("dt(u)", "(" * 10_000 + "u" + ")" * 10_000), ["problem.toml:8", "4000 characters"]),
@@ -238,12 +304,9 @@ BAD = {
         ("k = 0.3", "k = 0.3\nq = { unknown = [0, 1] }"),
         ["problem.toml:7: [parameters]: q", "no equation"],
     ),
-    "unknown in a source": (
-        (
-            GOOD[GOOD.index("k = 0.3") : GOOD.index(' = 0"\nnodes')] + " = 0",
-            'k = { unknown = [0, 1] }\n[[equation]]\nequation = "dt(u) - k*dxx(u) = k*x',
-        ),
-        ["problem.toml:8", "k"],
+    "unknown in a value": (
+        ("k = 0.3", "k = { unknown = [0, 1] }", "value = 0", 'value = "k*t"'),
+        ["problem.toml:13: [[condition]] 1: value", "'k' at column 1: is to be inferred, and cannot stand in a value"],
     ),
     "given twice": (
         ("[[data]]", '[[condition]]\ntype = "cauchy"\nface = "x = 1"\nvalue = "t"\nflux = 0\n[[data]]'),
@@ -272,9 +335,12 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_mistake_is_named_with_its_line(tmp_path: Path, name: str) -> None:
-    (old, new), words = BAD[name]
-    assert old in GOOD
-    found = "\n".join(mistakes(write(tmp_path, GOOD.replace(old, new))))
+    changes, words = BAD[name]
+    text = GOOD
+    for old, new in zip(changes[::2], changes[1::2], strict=True):
+        assert old in text
+        text = text.replace(old, new)
+    found = "\n".join(mistakes(write(tmp_path, text)))
     for word in words:
         assert word in found
     assert len(found) < 1500
@@ -290,6 +356,15 @@ MORE = {
     "an operator that is zero there": (
         "[domain]\nx = [0, 1]\n[[condition]]\ntype = 'operator'\noperator = 'x*u'\nface = 'x = 0'\nvalue = 0\n",
         ["problem.toml:3: [[condition]] 1", "zero at all its points"],
+    ),
+    "an operator that is not defined": (
+        "[domain]\nx = [0, 1]\n[[equation]]\nequation = 'sqrt(-1 - u**2) = dx(u)'\n",
+        ["problem.toml:3: [[equation]] 1", "is not a number at all its points"],
+    ),
+    "a parameter called point": (
+        "[domain]\nt = [0, 1]\nx = [0, 1]\n[parameters]\npoint = { unknown = [1, 2] }\nself = { unknown = [1, 2] }\n"
+        "[[equation]]\nequation = 'dt(u) = point*u**2 + exp(self*x)'\n[[data]]\nfile = 'readings.csv'\nvalue = 'u'\n",
+        [],
     ),
     "no data to infer from": (
         "[domain]\nx = [0, 1]\n[parameters]\nk = { unknown = [1, 2] }\n[[equation]]\nequation = 'k*dx(u) = 1'\n",

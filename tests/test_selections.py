@@ -1,6 +1,7 @@
 """Selections: what is chosen, kept, resumed, loaded back and predicted; and the commands about problem files."""
 
 import dataclasses
+import itertools
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ import xarray as xr
 
 import pilescore as ps
 import pilescore.selections
-from pilescore import cli
+from pilescore import cli, descent
 from pilescore.charts import digits
 from pilescore.folders import Folder
 from pilescore.outcomes import cautions
@@ -274,6 +275,101 @@ def test_what_is_fixed_is_only_scored_and_what_fails_is_said(tmp_path, monkeypat
     path = problem_in(tmp_path / "q", hopeless + "[temperatures]\neta = 1.0\n")
     with pytest.raises(ps.PilescoreError, match=r"no kernel could be scored\. rbf: failed: the covariance"):
         ps.select(ps.load_problem(path), tmp_path / "none")
+
+
+GROWTH = """\
+title = "logistic growth"
+[domain]
+t = [0, 5]
+[parameters]
+r = { unknown = [0.1, 10.0] }
+[[equation]]
+equation = "dt(u) = r*u*(1 - u)"
+nodes = 12
+[[data]]
+file = "growth.csv"
+value = "u"
+noise = 0.02
+[select]
+starts = 1
+[predict]
+grid = 11
+operators = ["u", "r*u*(1 - u)"]
+"""
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory):
+    """A selection for a nonlinear equation, stopped in the middle and resumed."""
+    place = tmp_path_factory.mktemp("grown")
+    t = np.linspace(0, 5, 15)
+    u = 1 / (1 + 9 * np.exp(-1.3 * t)) + 0.02 * np.random.default_rng(0).standard_normal(15)
+    pd.DataFrame({"t": t, "u": u}).to_csv(place / "growth.csv", index=False)
+    (place / "problem.toml").write_text(GROWTH)
+    problem = ps.load_problem(place / "problem.toml")
+    compute, count = descent.Objective._compute, itertools.count()
+
+    def stopped(self, *given):
+        if next(count) == 20:
+            raise KeyboardInterrupt
+        return compute(self, *given)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(descent.Objective, "_compute", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            ps.select(problem, place / "out", progress=False)
+    return ps.select(problem, place / "out", resume=True, progress=False)
+
+
+def test_a_nonlinear_equation_is_solved_and_its_parameter_inferred(grown):
+    assert abs(grown.values["r"] - 1.3) < 2.5 * grown.standard_errors["r"] < 0.3
+    assert grown.summary["warnings"] == []
+    assert grown.diagnosis.healthy, grown.diagnosis
+    kept = grown.summary["solved"]
+    assert (kept["status"], kept["iterations"]) == (grown.solved.status, grown.solved.iterations)
+    assert kept["status"] == "converged"
+    assert kept["pile"] == pytest.approx(grown.summary["pile"], abs=1e-5)
+    assert abs(kept["gap"]) < 1e-6
+    assert kept["second_order"] == pytest.approx(grown.solved.second_order)
+    again = ps.minimize(
+        grown.problem.model, grown.problem.over["rbf"], given_physics=True, tolerance=1e-7, hessian=False
+    )
+    assert again.pile.value == pytest.approx(grown.summary["pile"], abs=1e-3)  # what was not interrupted
+
+
+def test_predictions_by_a_nonlinear_equation(grown):
+    table = grown.predict(None, ["u", "r*u*(1 - u)", "dt(u)", "u**2"])
+    t, u = table["t"].to_numpy(), table["u"].to_numpy()
+    truth = 1 / (1 + 9 * np.exp(-1.3 * t))
+    assert (np.abs(u - truth) < 3 * table["u_std"]).all()
+    assert (table["u_std"] < 0.05).all()
+    np.testing.assert_allclose(table["u**2"], u**2, rtol=1e-10)
+    np.testing.assert_allclose(table["u**2_std"], 2 * u * table["u_std"], rtol=0.05)  # both parts, to first order
+    np.testing.assert_allclose(table["r*u*(1 - u)"], table["dt(u)"], atol=0.02)  # the equation holds
+    np.testing.assert_allclose(table["r*u*(1 - u)"], grown.values["r"] * u * (1 - u), rtol=1e-10)
+    kept = pd.read_csv(grown.directory / "predictions.csv")
+    pd.testing.assert_frame_equal(kept, table[kept.columns], rtol=1e-8)
+    with pytest.raises(ps.InputError, match=r"'log\(u - 2\)' cannot be predicted: it is NaN or infinite at the point"):
+        grown.predict(None, ["log(u - 2)"])
+
+
+def test_what_is_said_of_a_nonlinear_equation(grown, capsys):
+    report = selection_report(grown)
+    (section,) = [each for each in report.sections if each.heading == "The nonlinear equations"]
+    assert f"converged after {grown.solved.iterations} linearisations" in section.paragraphs[0]
+    assert "nats: the less, the better" in section.paragraphs[1]
+    assert grown.summary["blocks"][1]["observed"] == "∂t u - r u (1 - u) = 0"
+    code, out, err = run(capsys, "score", grown.directory.parent / "problem.toml", "--json")
+    assert code == 0, err
+    expected = ps.compare(grown.problem.models, given_physics=True)
+    assert json.loads(out)["rbf"]["pile"] == pytest.approx(expected.loc["rbf", "pile"])
+    missed = {"status": "unsatisfied", "reason": "it is missed", "pile": 0.3, "second_order": None, "gap": 0.0}
+    changes = {"row": {"size": 100, "pile": 0.3}, "values": {"r": 1.0}, "standard_errors": {"r": 0.1}}
+    words = list(cautions(grown.problem, outcome(**changes), missed))
+    assert words == ["the nonlinear equations are not solved (unsatisfied): it is missed"]
+    missed |= {"status": "converged"}
+    assert "hardly determined" in "".join(cautions(grown.problem, outcome(**changes), missed))
+    assert "several" in "".join(cautions(grown.problem, outcome(**changes), missed | {"pile": 0.4}))
 
 
 def test_the_report_in_a_browser(browser, selected):

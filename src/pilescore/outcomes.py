@@ -17,12 +17,13 @@ import xarray as xr
 from .comparison import failed_row, row
 from .diagnosis import diagnose
 from .errors import PilescoreError, PrecisionWarning
+from .evaluation import score_of
 from .findings import Finding
 from .minimum import Minimum, minimize
 from .model import Model
 from .predictions import parameter_covariance
 from .problems import Problem, parameter_text
-from .score import pile
+from .solving import Solved
 from .space import space
 
 TOLERANCE, EVALUATIONS = 1e-7, 300
@@ -40,6 +41,9 @@ STRICTER = 10.0
 CLOSE = 1.0
 """Nats by which starts that found the same minimum differ at most."""
 
+SOLVED = ("converged", "stagnated")
+"""How solving nonlinear equations may end."""
+
 KEPT = ("outliers",)
 """Details of findings that are kept."""
 
@@ -51,8 +55,7 @@ def searched(problem: Problem, name: str, save: Path, progress: bool | None) -> 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrecisionWarning)  # kept as the rounding error of the score
             if not over:
-                score = pile(model, given_physics=problem.given_physics)
-                found = _nothing() | {"row": row(score, False, False)}
+                found = _nothing() | {"row": row(model, False, problem.given_physics)}
             else:
                 best, ranges = _minimum(problem, name, save, progress)
                 found = _of_minimum(best, parameter_covariance(best, ranges))
@@ -86,8 +89,10 @@ def _minimum(
         sides = {each: side for each, side in again.at_bounds.items() if each not in narrow} | {
             each: side for each, side in best.at_bounds.items() if each in problem.inferred
         }
-        count = best.evaluations + again.evaluations
-        best = dataclasses.replace(again, runs=best.runs, evaluations=count, at_bounds=sides)
+        kept: dict[str, Any] = {"runs": best.runs, "evaluations": best.evaluations + again.evaluations}
+        if again.ending == "stalled" and gain < GAIN:  # at the minimum, as far as rounding tells
+            kept |= {"ending": best.ending, "reason": best.reason}
+        best = dataclasses.replace(again, at_bounds=sides, **kept)
         if gain < GAIN and not {*again.at_bounds} & {*narrow}:
             break
     return best, ranges
@@ -154,7 +159,9 @@ def diagnosed(problem: Problem, name: str, model: Model) -> xr.Dataset:
     Inferred parameters at a bound are left to `cautions`: that one is no matter of bounds that are too narrow.
     """
     over = {each: bounds for each, bounds in problem.over[name].items() if each not in problem.inferred}
-    found = diagnose(model, over=over or None, given_physics=problem.given_physics, progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrecisionWarning)  # it is a finding
+        found = diagnose(model, over=over or None, given_physics=problem.given_physics, progress=False)
     return xr.Dataset(attrs={"found": json.dumps([_check(each, problem) for each in found.checked])})
 
 
@@ -178,9 +185,22 @@ def _check(found: Finding, problem: Problem) -> dict[str, Any]:
     }
 
 
-def cautions(problem: Problem, found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield, in words, what may be wrong with the search, and with parameters that were inferred."""
+def solution(solved: Solved, given_physics: bool) -> dict[str, Any]:
+    """Return how a nonlinear equation was solved, as JSON has it; scores per observation."""
+    try:
+        score = score_of(solved.nonlinear, False, given_physics, explain=False).value
+    except PilescoreError:
+        score = math.nan
+    numbers = {"pile": score, "gap": solved.gap, "second_order": solved.second_order}
+    found = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+    return found | {"status": solved.status, "reason": solved.reason, "iterations": solved.iterations}
+
+
+def cautions(problem: Problem, found: Mapping[str, Any], solution: Mapping[str, Any] | None = None) -> Iterator[str]:
+    """Yield, in words, what may be wrong with a nonlinear solution, with the search, and with inferred parameters."""
     errors = found["standard_errors"]
+    if solution is not None:
+        yield from _solution_cautions(solution, found["row"])
     if found["ending"] not in ("converged", "fixed"):
         yield f"the search has not converged: {found['reason']}"
     for name in problem.inferred:
@@ -194,6 +214,16 @@ def cautions(problem: Problem, found: Mapping[str, Any]) -> Iterator[str]:
     if len(ends) > 1 and len(behind) >= len(ends) - 1:
         shown = ", ".join(f"{gap:.3g}" for gap in sorted(behind))
         yield f"one of {len(ends)} starts came to this score; the others ended {shown} nats behind. Try more starts"
+
+
+def _solution_cautions(solution: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[str]:
+    status, score = solution["status"], solution["pile"]
+    if status not in SOLVED:
+        yield f"the nonlinear equations are not solved ({status}): {solution['reason']}"
+    if score is None or 0.5 * row["size"] * abs(score - row["pile"]) > CLOSE:
+        yield "solved anew, the equations have another solution than in the search: there are several"
+    elif status in SOLVED and solution["second_order"] is None:
+        yield "the most likely solution is hardly determined: its exact curvature is not positive"
 
 
 def _nothing() -> dict[str, Any]:

@@ -7,15 +7,24 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
-from .errors import PrecisionWarning
+from .errors import InputError, PrecisionWarning
+from .frames import pure_linearised
 from .linalg import EPS
 from .minimum import Minimum
+from .model import Model
+from .nonlinear import Nonlinear
+from .operators import Operator
 from .posterior import Posterior, posterior
 from .problems import Problem
+from .solving import Solved, solve_nonlinear
+
+STARTS = 4
+"""Of solving nonlinear equations where one does not lead to a solution."""
 
 
 class Predictor:
@@ -23,6 +32,7 @@ class Predictor:
 
     The variance of what is predicted is that of the posterior, plus, to first order, what the uncertainty of inferred
     parameters adds: `Σ_k ((m(θ + v_k) − m(θ − v_k))/2)²`, where `Σ_k v_k v_kᵀ` is their covariance and `m` the mean.
+    Of a nonlinear equation the posterior is that of the model linearised at its most likely solution.
     """
 
     def __init__(
@@ -33,17 +43,20 @@ class Predictor:
         self.values = dict(values)
         self.over = problem.over[kernel]
         self.covariance = covariance
-        self.posterior: Posterior = posterior(self.model)
+        self.solved, self.posterior = _conditioned(self.model)
 
     def table(self, points: Float[np.ndarray, "n d"], texts: Sequence[str]) -> pd.DataFrame:
         """Return the coordinates, and mean and deviation of each operator."""
         columns: dict[str, Any] = {name: points[:, axis] for axis, name in enumerate(self.problem.box.names)}
         for text in texts:
             operator = self.problem.operator(text, self.values)
-            columns[text] = self.posterior.mean(points, operator)
-            variance = self.posterior.variance(points, operator)
+            columns[text] = _mean(self.posterior, points, operator)
+            if not np.isfinite(columns[text]).all():
+                bad = points[np.flatnonzero(~np.isfinite(columns[text]))[0]]
+                raise InputError(f"{text!r} cannot be predicted: it is NaN or infinite at the point {bad}")
+            variance = self.posterior.variance(points, _linearised(self.posterior, points, operator))
             for reach, above, below in self._varied:
-                means = [each.mean(points, self.problem.operator(text, values)) for values, each in (above, below)]
+                means = [_mean(each, points, self.problem.operator(text, values)) for values, each in (above, below)]
                 variance = variance + ((means[0] - means[1]) / (2 * reach)) ** 2
             columns[f"{text}_std"] = np.sqrt(variance)
         return pd.DataFrame(columns)
@@ -66,9 +79,58 @@ class Predictor:
             values = [self.values | dict(zip(names, each, strict=True)) for each in moved]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", PrecisionWarning)  # it was said of the posterior in the middle
-                above, below = ((each, posterior(self.model.replace(each))) for each in values)
+                above, below = ((each, _conditioned(self.model.replace(each), self.solved)[1]) for each in values)
             found.append((reach, above, below))
         return found
+
+
+def _conditioned(model: Model, near: Solved | None = None) -> tuple[Solved | None, Posterior]:
+    """Return the posterior, of a nonlinear model with its most likely solution, sought from that of a similar one."""
+    if not model.is_nonlinear:
+        return None, posterior(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrecisionWarning)  # it is said of the posterior
+        solved = solve_nonlinear(model, starts=1 if near is None else [near])
+        if not solved.converged:
+            solved = solve_nonlinear(model, starts=STARTS)
+    return solved, posterior(solved.model)
+
+
+def _mean(
+    given: Posterior, points: Float[np.ndarray, "n d"], operator: Operator | Nonlinear
+) -> Float[np.ndarray, " n"]:
+    """Return the posterior mean of an operator, or a nonlinear one of the posterior mean."""
+    return given.mean(points, operator) if isinstance(operator, Operator) else _around(given, points, operator)[0]
+
+
+def _linearised(given: Posterior, points: Float[np.ndarray, "n d"], operator: Operator | Nonlinear) -> Operator:
+    """Return an operator, or what a nonlinear one is at points for small changes of the posterior mean."""
+    if isinstance(operator, Operator):
+        return operator
+    held = dict(zip((point.tobytes() for point in points), _around(given, points, operator)[1].T, strict=True))
+    terms = tuple((alpha, (((), 1.0),)) for alpha in operator.indices(points.shape[1]))
+    return _Tabulated(operator.names, terms, (), held)
+
+
+def _around(
+    given: Posterior, points: Float[np.ndarray, "n d"], operator: Nonlinear
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "indices n"]]:
+    """Return a nonlinear operator of the posterior mean, and its derivatives there."""
+    indices = operator.indices(points.shape[1])
+    pure = [Operator(operator.names, ((alpha, (((), 1.0),)),), ()) for alpha in indices]
+    jets = np.stack([given.mean(points, each) for each in pure])
+    value, slopes = pure_linearised(operator, points, jnp.asarray(jets))
+    return np.asarray(value), np.asarray(slopes)
+
+
+class _Tabulated(Operator):
+    """An operator whose coefficients are known at certain points only."""
+
+    held: Mapping[bytes, Float[np.ndarray, " terms"]]
+
+    def coefficients(self, points: Float[np.ndarray | Array, "n d"]) -> Float[Array, "terms n"]:
+        """Return the coefficient of each term at each of these points."""
+        return jnp.asarray(np.stack([self.held[np.asarray(point).tobytes()] for point in points], axis=1))
 
 
 def parameter_covariance(best: Minimum, ranges: Mapping[str, tuple[float, float]]) -> dict[str, Any] | None:

@@ -175,6 +175,9 @@ def _print(found: Any) -> None:
         side = chosen["at_bounds"].get(name)
         note = f"  at its {side} bound" if side else ""
         click.echo(f"  {parameter_text(name, found.problem)} = {chosen_text(name, found)}{note}")
+    solved = found.summary.get("solved")
+    if solved:
+        click.echo(f"  nonlinear equations: {solved['status']} after {solved['iterations']} linearisations")
     for finding in found.diagnosis:
         click.echo(f"  {finding.severity.upper()} {finding.name}: {finding.meaning}")
     for text in found.summary["warnings"]:

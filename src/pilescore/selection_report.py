@@ -32,6 +32,7 @@ def selection_report(selection: Selection) -> Report:
         *([diagnosis] if failed else []),
         *([Section("Caution", tuple(_sentence(text) for text in summary["warnings"]))] if summary["warnings"] else []),
         _solution(selection),
+        *([_solved(summary["solved"], readings + imposed)] if summary.get("solved") else []),
         *([] if failed else [diagnosis]),
         *([_readings(selection)] if readings else []),
         _chosen(selection),
@@ -111,6 +112,23 @@ def _solution(selection: Selection) -> Section:
         caption = f"Means with bands of two deviations, and the readings of {problem.unknown} itself."
     predicted = f"predictions.csv has {', '.join(problem.operators)} with deviations at {len(problem.points)} points."
     return Section("The solution", (predicted,), (Figure("solution", "The solution", caption, tuple(panels)),))
+
+
+def _solved(solved: Mapping[str, Any], size: int) -> Section:
+    """Return how nonlinear equations were solved, and how good the Gaussian approximation there is."""
+    first = (
+        f"The equations are nonlinear. Their most likely solution was sought by Gauss–Newton: {solved['status']} after "
+        f"{_many(solved['iterations'], 'linearisation')} ({solved['reason']}). Scores and deviations are those of the "
+        "model linearised there."
+    )
+    if solved["second_order"] is None:
+        second = "The exact curvature there is not positive: the solution is hardly determined, or there are several."
+    else:
+        second = (
+            f"The exact curvature there would change the log evidence of all {size} observations by "
+            f"{digits(-0.5 * size * solved['second_order'])} nats: the less, the better the approximation."
+        )
+    return Section("The nonlinear equations", (first, second))
 
 
 def _along(selection: Selection, text: str, mean: np.ndarray, std: np.ndarray) -> Lines:

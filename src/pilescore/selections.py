@@ -26,11 +26,12 @@ from .findings import Diagnosis, Finding
 from .folders import DIGEST, RESULTS, SUMMARY, Folder
 from .misfit import left_out_residuals, left_out_variances, system_losses
 from .model import Model
-from .outcomes import cautions, diagnosed, searched
+from .outcomes import cautions, diagnosed, searched, solution
 from .posterior import Posterior
 from .predictions import Predictor
 from .problems import Problem, block_text, digest, load_problem
 from .records import Record
+from .solving import Solved
 
 COPY = "pilescore-problem"
 """The directory within the directory of a selection that holds the problem file and its data."""
@@ -86,8 +87,16 @@ class Selection:
 
     @property
     def posterior(self) -> Posterior:
-        """The chosen model, conditioned on its observations; inferred parameters are taken as known."""
+        """The chosen model, conditioned on its observations; inferred parameters are taken as known.
+
+        Nonlinear equations are linearised at their most likely solution.
+        """
         return self._predictor.posterior
+
+    @property
+    def solved(self) -> Solved | None:
+        """The most likely solution of nonlinear equations; None where there are none."""
+        return self._predictor.solved
 
     @property
     def diagnosis(self) -> Diagnosis:
@@ -108,7 +117,8 @@ class Selection:
         -------
         pandas.DataFrame
             The coordinates, then for each operator `A` the columns `A` and `A_std`. The deviation has the posterior's
-            variance and, to first order, that of inferred parameters; chosen hyperparameters are taken as known.
+            variance and, to first order, that of inferred parameters; chosen hyperparameters are taken as known. What
+            is nonlinear in the unknown, as `u**2`, is that of the mean, with a deviation to first order.
         """
         box = self.problem.box
         at = self.problem.points if points is None else as_points(points, "points")
@@ -306,6 +316,17 @@ class _Check(BaseModel):
         return Finding(**self.model_dump() | {"value": math.nan if self.value is None else self.value})
 
 
+class _Solved(BaseModel):
+    """How nonlinear equations were solved."""
+
+    status: str
+    reason: str
+    iterations: int
+    pile: float | None
+    gap: float | None
+    second_order: float | None
+
+
 class _Summary(BaseModel):
     """What of a summary is read again."""
 
@@ -320,6 +341,7 @@ class _Summary(BaseModel):
     blocks: list[_Block]
     diagnosis: list[_Check]
     slice: dict[str, float]
+    solved: _Solved | None = None
 
     def model_post_init(self, context: Any) -> None:
         """Refuse settings without what is needed."""
@@ -358,6 +380,7 @@ def _chosen(
         predictor = Predictor(problem, best, found[best]["values"], found[best]["covariance"])
         predictions = predictor.table(problem.points, problem.operators)
         results, shown = _shown(predictor)
+        solved = None if predictor.solved is None else solution(predictor.solved, problem.given_physics)
     notes = [" ".join(str(each.message).split()).split(". ")[0] for each in caught]
     say("diagnosing")
     checks = folder.part("diagnosis", functools.partial(diagnosed, problem, best, predictor.model)).attrs["found"]
@@ -370,11 +393,12 @@ def _chosen(
         "kernel": best,
         "pile": found[best]["row"]["pile"],
         "score": "data given physics" if problem.given_physics else "PILE",
-        "warnings": list(dict.fromkeys([*cautions(problem, found[best]), *problem.warnings, *notes])),
+        "warnings": list(dict.fromkeys([*cautions(problem, found[best], solved), *problem.warnings, *notes])),
         "diagnosis": json.loads(checks),
         "kernels": [{"name": name, **found[name], "row": _plain(each)} for name, each in rows.items()],
         "files": [PREDICTIONS, *(f"{COPY}/{name}" for name in (problem.path.name, *problem.files))],
         "figures": ["solution", *(["readings"] if predictor.model.data else [])],
+        "solved": solved,
         **shown,
     }
     return results, summary, predictions

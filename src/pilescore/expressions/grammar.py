@@ -35,7 +35,7 @@ class ExpressionError(InputError):
 
 
 class NonlinearError(ExpressionError):
-    """An expression is not linear in the unknown."""
+    """An expression is not linear in the unknown where only linear ones can be used."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -12,11 +12,13 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from ..errors import as_array, listed, require
+from ..nonlinear import Nonlinear
 from ..operators import Operator
 from .forms import Form, Ring
 from .grammar import ExpressionError, Node, NonlinearError, parse, split
+from .jets import Jets
 from .meaning import Evaluator, blaming
-from .scalars import Algebra, Scalar
+from .scalars import Scalar
 from .vocabulary import check_coordinates_apart, check_word
 
 __all__ = ["Equation", "ExpressionError", "Function", "IntegralEquation", "Language", "NonlinearError"]
@@ -50,13 +52,14 @@ class Function:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Equation:
-    """`operator(u) = source`."""
+    """`operator(u) = source`; the operator is a `Nonlinear` where it cannot be a linear one."""
 
-    operator: Operator
+    operator: Operator | Nonlinear
     source: Function
 
     def __str__(self) -> str:
-        return f"({self.operator}) u = {self.source}"
+        left = f"({self.operator}) u" if isinstance(self.operator, Operator) else self.operator
+        return f"{left} = {self.source}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,6 +97,8 @@ class Language:
     Equation(operator=∂t + beta ∂x - 0.5 ∂x², source=Function(text='f', constant=None, depends=frozenset({'x'})))
     >>> language.operator("-div((1 + x**2)*grad(u))")
     -(1 + x²) ∂x² - 2 x ∂x
+    >>> language.equation("dt(u) + u*dx(u) = k*dxx(u)").operator
+    ∂t u - k ∂x² u + u ∂x u
     >>> float(language.function("exp(-t)*sin(pi*x)")([0.0, 0.5]))
     1.0
     """
@@ -110,8 +115,8 @@ class Language:
         self._texts: dict[str, str] = {}
         self._meaning: dict[str, Form] = {}
         self._check_names()
-        algebra = Algebra(self.names)
-        self._ring = ring = Ring(algebra, unknown, self.inferred)
+        algebra = Jets(self.names, unknown)
+        self._ring = ring = Ring(algebra, self.inferred)
         for axis, name in enumerate(self.names):
             self._meaning[name] = ring.known(algebra.coordinate(axis))
         for name, value in ({"pi": math.pi, "e": math.e} | self.numbers).items():
@@ -171,11 +176,15 @@ class Language:
         form = self._evaluator.form(tree)
         if form.has_unknown:
             raise self._first(tree, [self.unknown]).error(f"expected an expression without {self.unknown}")
+        if not form.is_linear:
+            raise self._first(tree, form.names).error(
+                "is to be inferred: it can multiply or divide here, also by whole powers, but stand in no function"
+            )
         with blaming(tree):
-            return self._ring.operator(form)
+            return self._linear(tree, form)
 
-    def operator(self, text: str) -> Operator:
-        """Return the operator of an expression that is linear in the unknown, such as `-k*dx(u)`."""
+    def operator(self, text: str) -> Operator | Nonlinear:
+        """Return the operator of an expression in the unknown, such as `-k*dx(u)` or `u*dx(u)`."""
         return self._operator(parse(text))
 
     def equation(self, text: str) -> Equation:
@@ -183,22 +192,14 @@ class Language:
         place = split(text)
         left, right = parse(text, 0, place), parse(text, place + 1)
         both = Node("-", None, (left, right), text, left.start, right.end)
+        ring = self._ring
         with blaming(both):
-            form = self._ring.subtract(self._evaluator.form(left), self._evaluator.form(right))
-        held, rest = form.part(True), form.part(False)
-        if not held.terms:
-            raise both.error(f"expected an equation for {self.unknown}, which is not in it or cancels")
-        if rest.known is None:
-            node = self._summand(both, lambda part: bool(part.parameters))
-            names = listed(rest.parameters)
-            raise node.error(
-                f"a term without {self.unknown} holds {names}, to be inferred. Such parameters can only multiply "
-                f"{self.unknown} and its derivatives: what stands alone must be known"
-            )
-        source = self._ring.negative(rest).known
-        assert source is not None
-        with blaming(both):
-            return Equation(self._ring.operator(held), self._function(source))
+            form = ring.subtract(self._evaluator.form(left), self._evaluator.form(right))
+            if not form.has_unknown:
+                raise both.error(f"expected an equation for {self.unknown}, which is not in it or cancels")
+            source = form.terms.get((None, ()), Scalar())
+            operator = ring.operator(ring.subtract(form, ring.known(source)))
+            return Equation(operator, self._function(ring.algebra.multiply(ring.algebra.number(-1.0), source)))
 
     def integral(self, text: str) -> IntegralEquation:
         """Return the operator, the coordinates and the value of `integral(EXPRESSION, x, …) = VALUE`."""
@@ -213,7 +214,7 @@ class Language:
             if not good:
                 raise part.error(f"expected different coordinates to integrate over, among {listed(self.names)}")
             over.append(part.value)
-        operator = self._operator(left.parts[0])
+        operator = self._linear(left.parts[0], self._held(left.parts[0]))
         value = self._function(self._known(right))
         both = sorted(value.depends.intersection(over), key=self.names.index)
         if both:
@@ -224,17 +225,36 @@ class Language:
         depends = frozenset(self.names[axis] for axis in scalar.depends)
         return Function(scalar.text, scalar.value, depends, self.names, scalar.compute)
 
-    def _operator(self, tree: Node) -> Operator:
-        form = self._evaluator.form(tree)
-        rest = form.part(False)
-        u = self.unknown
-        example = f"expected an expression in which {u} is in every term, such as d{self.names[-1]}({u})"
-        if rest.terms:
-            raise self._summand(tree, lambda part: bool(part.terms)).error(f"is without {self.unknown}; {example}")
-        if not form.terms:
-            raise tree.error(f"is zero; {example}")
+    def _operator(self, tree: Node) -> Operator | Nonlinear:
+        form = self._held(tree)
         with blaming(tree):
             return self._ring.operator(form)
+
+    def _linear(self, tree: Node, form: Form) -> Operator:
+        """Return the operator of a form that must be linear."""
+        with blaming(tree):
+            operator = self._ring.operator(form)
+        if isinstance(operator, Nonlinear):
+            what = f"is not linear in {self.unknown}, or has a parameter that is to be inferred within a function"
+            node = self._summand(tree, lambda part: not part.is_linear)
+            raise node.error(f"{what}; expected an expression that is linear here", NonlinearError)
+        return operator
+
+    def _held(self, tree: Node) -> Form:
+        """Return the form of an expression that has the unknown in every term."""
+        form = self._evaluator.form(tree)
+        u = self.unknown
+        example = f"expected an expression in which {u} is in every term, such as d{self.names[-1]}({u})"
+        if self._alone(form):
+            raise self._summand(tree, self._alone).error(f"is without {u}; {example}")
+        if not form.has_unknown:
+            raise tree.error(f"is zero; {example}")
+        return form
+
+    def _alone(self, form: Form) -> bool:
+        """Whether something in a form is without the unknown."""
+        rest = self._ring.part(form, False)
+        return bool(rest.terms) or not rest.is_linear
 
     def _known(self, tree: Node) -> Scalar:
         form = self._evaluator.form(tree)
@@ -248,7 +268,7 @@ class Language:
         return form.known
 
     def _summand(self, tree: Node, wrong: Callable[[Form], bool]) -> Node:
-        """Return the first term of a sum whose part without the unknown is wrong."""
+        """Return the first term of a sum that is wrong."""
         terms: list[Node] = []
         stack = [tree]
         while stack:
@@ -257,7 +277,7 @@ class Language:
                 stack.extend(reversed(node.parts))
             else:
                 terms.append(node)
-        return next((term for term in terms if wrong(self._evaluator.form(term).part(False))), tree)
+        return next((term for term in terms if wrong(self._evaluator.form(term))), tree)
 
     def _first(self, tree: Node, names: Sequence[str]) -> Node:
         """Return the first place where one of the names stands."""

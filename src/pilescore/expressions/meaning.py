@@ -1,4 +1,4 @@
-"""What the tree of an expression means: a form that is linear in the unknown, or a vector of such forms."""
+"""What the tree of an expression means: a form in the unknown, or a vector of forms."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from ..errors import listed
-from .forms import Form, NonlinearFormError, Ring
-from .grammar import CHAIN, Node, NonlinearError
+from .forms import Form, Ring
+from .grammar import CHAIN, Node
 from .scalars import FUNCTIONS, MAX_COST, MAX_ORDER
 from .vocabulary import CALCULUS, TIME, derivative_axes, missing_function, missing_name
 
@@ -20,8 +20,6 @@ def blaming(node: Node) -> Iterator[None]:
     """Say of a piece of text what cannot be made of it."""
     try:
         yield
-    except NonlinearFormError as problem:
-        raise node.error(f"{problem}. Nonlinear equations are not supported yet", NonlinearError) from None
     except ArithmeticError as problem:
         raise node.error(str(problem)) from None
 
@@ -116,7 +114,7 @@ class Evaluator:
             first, second = self._vector(node.parts[0]), self._vector(node.parts[1])
             if len(first) != len(second):
                 raise node.error(f"expected vectors of one length; got {len(first)} and {len(second)} components")
-            return self._sum([ring.multiply(a, b) for a, b in zip(first, second, strict=True)])
+            return ring.add(*[ring.multiply(a, b) for a, b in zip(first, second, strict=True)])
         space = [axis for axis, each in enumerate(self.names) if each not in TIME]
         if not space:
             raise node.error(f"expected a coordinate of space besides {listed(self.names)}; there is none")
@@ -125,11 +123,11 @@ class Evaluator:
             if len(parts) != len(space):
                 wanted_names = listed([self.names[axis] for axis in space])
                 raise node.error(f"expected {len(space)} components, for {wanted_names}; got {len(parts)}")
-            return self._sum([ring.derivative(part, axis) for part, axis in zip(parts, space, strict=True)])
+            return ring.add(*[ring.derivative(part, axis) for part, axis in zip(parts, space, strict=True)])
         form = self.form(node.parts[0])
         if name == "grad":
             return tuple(ring.derivative(form, axis) for axis in space)
-        return self._sum([self._differentiated(node, form, (axis, axis)) for axis in space])
+        return ring.add(*[self._differentiated(node, form, (axis, axis)) for axis in space])
 
     def _differentiated(self, node: Node, form: Form, axes: Sequence[int]) -> Form:
         if len(axes) > MAX_ORDER:
@@ -137,12 +135,6 @@ class Evaluator:
         for axis in axes:
             form = self._ring.derivative(form, axis)
         return form
-
-    def _sum(self, forms: Sequence[Form]) -> Form:
-        total = Form({})
-        for form in forms:
-            total = self._ring.add(total, form)
-        return total
 
 
 def _check_cost(form: Form) -> None:

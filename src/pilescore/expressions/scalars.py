@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -51,11 +51,23 @@ FUNCTIONS: dict[str, tuple[Callable[[float], float], Callable[[Any], Any]]] = {
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class Surroundings:
+    """A point together with numbers that count as further coordinates of it."""
+
+    point: Any
+    beyond: Mapping[int, Any]
+
+    def __getitem__(self, axis: int) -> Any:
+        return self.beyond[axis] if axis in self.beyond else self.point[axis]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Atom:
     """A function of the point that is not taken apart; called with one point, it returns a JAX number.
 
-    `text` can be followed by a power as it is. `depends` holds the axes it may vary along; `value` is its value
-    where there are none. `inside` is the sum of an atom in brackets, `of` and `order` are those of a derivative.
+    `text` can be followed by a power as it is; `bare` is shorter and can end a product. `depends` holds the axes it may
+    vary along; `value` is its value where there are none. `inside` is the sum of an atom in brackets, `of` and `order`
+    are those of a derivative, `function` and `parts` those of a call or a power.
     """
 
     text: str
@@ -68,6 +80,9 @@ class Atom:
     inside: Scalar | None = None
     of: Atom | None = None
     order: MultiIndex = ()
+    bare: str = ""
+    function: str = ""
+    parts: tuple[Scalar, ...] = ()
 
     def __call__(self, point: Any) -> Array:
         """Return the value at one point."""
@@ -121,7 +136,9 @@ class Scalar:
         """The text, in brackets unless it is a single symbol or number."""
         whole = not self.terms or (len(self.terms) == 1 and self.terms[0][1] >= 0 and not self.terms[0][0])
         single = len(self.terms) == 1 and self.terms[0][1] == 1 and [p for _, p in self.terms[0][0]] == [1]
-        return self.text if whole or single else f"({self.text})"
+        if single:
+            return self.terms[0][0][0][0].text
+        return self.text if whole else f"({self.text})"
 
     def compute(self, point: Any) -> Any:
         """Return the value at one point, a JAX array."""
@@ -157,8 +174,11 @@ def _product(powers: Powers) -> float:
 
 
 def _monomial(powers: Powers, size: float) -> str:
-    above = [power_text(atom.text, power) for atom, power in powers if power > 0]
+    above = [power_text(atom.text, power) for atom, power in powers if power > 0 and not atom.bare]
     below = [power_text(atom.text, -power) for atom, power in powers if power < 0]
+    last = [(atom, power) for atom, power in powers if power > 0 and atom.bare]
+    ends = len(last) == 1 and last[0][1] == 1 and not below
+    above += [atom.bare if ends else power_text(atom.text, power) for atom, power in last]
     if size != 1 or not above:
         above = [number_text(size), *above]
     divisor = below[0] if len(below) == 1 else f"({' '.join(below)})"
@@ -187,19 +207,20 @@ class Algebra:
 
     def named(self, name: str, scalar: Scalar) -> Scalar:
         """Return a function that prints by its name."""
-        return self._wrapped(name, scalar.compute, [scalar], scalar.value)
+        return self._wrapped(name, scalar.compute, [scalar], scalar.value, "")
 
     def call(self, name: str, argument: Scalar) -> Scalar:
         """Return one of `FUNCTIONS` of an argument."""
         number, function = FUNCTIONS[name]
         inner = argument.value
         value = None if inner is None else finite(lambda: number(inner))
-        return self._wrapped(f"{name}({argument.text})", lambda p: function(argument.compute(p)), [argument], value)
+        text = f"{name}({argument.text})"
+        return self._wrapped(text, lambda p: function(argument.compute(p)), [argument], value, name)
 
-    def add(self, first: Scalar, second: Scalar) -> Scalar:
+    def add(self, *parts: Scalar) -> Scalar:
         """Return the sum, with what is alike in one term."""
         total: dict[frozenset[tuple[Atom, int]], tuple[Powers, float]] = {}
-        for powers, factor in (*first.terms, *second.terms):
+        for powers, factor in (term for part in parts for term in part.terms):
             key = frozenset(powers)
             known, before = total.get(key, (powers, 0.0))
             total[key] = known, _real(before + factor)
@@ -239,7 +260,7 @@ class Algebra:
         def compute(point: Any) -> Any:
             return jnp.power(base.compute(point), exponent.compute(point) if n is None else n)
 
-        return self._wrapped(text, compute, [base, exponent], fixed)
+        return self._wrapped(text, compute, [base, exponent], fixed, "**")
 
     def reciprocal(self, scalar: Scalar) -> Scalar:
         """Return one over a function."""
@@ -249,20 +270,23 @@ class Algebra:
 
     def derivative(self, scalar: Scalar, axis: int) -> Scalar:
         """Return the derivative along an axis: by rule for sums and powers, else by automatic differentiation."""
-        total = Scalar()
+        parts: list[Scalar] = []
         for powers, factor in scalar.terms:
             inner = tuple((atom, power) for atom, power in powers if axis in atom.depends)
-            if len(inner) == 1:
-                ((atom, power),) = inner
-                lowered = [(each, p - (each is atom)) for each, p in powers]
-                outer, moved = Scalar(((_checked(lowered), factor * power),)), self._atom_derivative(atom, axis)
-            elif inner:
+            if len(inner) > 1 and not any(self.is_open(atom) for atom, _ in inner):
                 outer = Scalar(((tuple(entry for entry in powers if entry not in inner), factor),))
                 moved = self._raised(self._bracket(Scalar(((inner, 1.0),))), axis)
-            else:
+                parts.append(self.multiply(outer, moved))
                 continue
-            total = self.add(total, self.multiply(outer, moved))
-        return total
+            for atom, power in inner:
+                lowered = [(each, p - (each is atom)) for each, p in powers]
+                outer = Scalar(((_checked(lowered), factor * power),))
+                parts.append(self.multiply(outer, self._atom_derivative(atom, axis)))
+        return self.add(*parts)
+
+    def is_open(self, atom: Atom) -> bool:
+        """Whether an atom holds more than the point, so that its derivatives are taken by rule alone."""
+        return any(axis >= len(self.names) for axis in atom.depends)
 
     def factors(self, scalar: Scalar) -> tuple[float, Powers]:
         """Return a scalar that is not zero as a number times powers of atoms that vary."""
@@ -286,7 +310,8 @@ class Algebra:
         symbols = "".join(power_text(f"∂{name}", o) for name, o in zip(self.names, order, strict=True) if o)
 
         def compute(point: Any) -> Any:
-            return jax.jvp(atom, (point,), (jnp.zeros_like(point).at[axis].set(1.0),))[1]
+            at = point.point if isinstance(point, Surroundings) else point
+            return jax.jvp(atom, (at,), (jnp.zeros_like(at).at[axis].set(1.0),))[1]
 
         text = f"({symbols} {base.text})"
         made = Atom(text, base.depends, compute, None, 2 * atom.cost + 1, atom.depth + 5, of=base, order=order)
@@ -303,19 +328,14 @@ class Algebra:
         return ((self._bracket(self._scaled(scalar, sign)), 1),), sign
 
     def _bracket(self, scalar: Scalar) -> Atom:
-        inside = scalar if len(scalar.terms) > 1 else None
-        return self._wrapped_atom(f"({scalar.text})", scalar.compute, [scalar], scalar.value, inside)
+        atom = _enclosing(f"({scalar.text})", scalar.compute, [scalar], scalar.value)
+        return self._atom(dataclasses.replace(atom, inside=scalar if len(scalar.terms) > 1 else None))
 
-    def _wrapped(self, text: str, compute: Callable[[Any], Any], parts: list[Scalar], value: float | None) -> Scalar:
-        return _single(self._wrapped_atom(text, compute, parts, value, None))
-
-    def _wrapped_atom(
-        self, text: str, compute: Callable[[Any], Any], parts: list[Scalar], value: float | None, inside: Scalar | None
-    ) -> Atom:
-        depends = frozenset[int]().union(*(part.depends for part in parts))
-        cost, depth = 1 + sum(part.cost for part in parts), 1 + max(part.depth for part in parts)
-        made = Atom(text, depends, compute, value, cost, depth, inside=inside)
-        return self._atom(made if value is None else dataclasses.replace(made, compute=lambda p: value, cost=1))
+    def _wrapped(
+        self, text: str, compute: Callable[[Any], Any], parts: list[Scalar], value: float | None, function: str
+    ) -> Scalar:
+        atom = _enclosing(text, compute, parts, value)
+        return _single(self._atom(dataclasses.replace(atom, function=function, parts=tuple(parts))))
 
     def _atom(self, made: Atom) -> Atom:
         if made.cost > MAX_COST:
@@ -323,6 +343,14 @@ class Algebra:
         if made.depth > MAX_DEPTH:
             raise ArithmeticError(f"has functions of functions more than {MAX_DEPTH} deep, with those it names")
         return self._atoms.setdefault(made.text, made)
+
+
+def _enclosing(text: str, compute: Callable[[Any], Any], parts: list[Scalar], value: float | None) -> Atom:
+    """Return an atom made of scalars."""
+    depends = frozenset[int]().union(*(part.depends for part in parts))
+    cost, depth = 1 + sum(part.cost for part in parts), 1 + max(part.depth for part in parts)
+    made = Atom(text, depends, compute, value, cost, depth)
+    return made if value is None else dataclasses.replace(made, compute=lambda p: value, cost=1)
 
 
 def _single(atom: Atom) -> Scalar:

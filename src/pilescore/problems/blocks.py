@@ -15,6 +15,7 @@ import numpy as np
 from ..domains import Box, Nodes, Slice
 from ..errors import FileError, InputError, Mistake, did_you_mean, listed, require
 from ..expressions import Function, Language
+from ..nonlinear import Nonlinear
 from ..observations import Observation, impose, integral, observe, stack
 from ..operators import Operator
 from ..quadrature import Chebyshev, ClenshawCurtis, Fejer, GaussLegendre, MonteCarlo, Rule, Sobol
@@ -74,7 +75,7 @@ class Held:
     """An operator that a condition holds at given values on a face."""
 
     face: Slice
-    operator: Operator
+    operator: Operator | Nonlinear
     value: Function | None
     """None where the values come from a file."""
     place: Place
@@ -84,7 +85,7 @@ class Held:
 class Readings:
     """Measurements as they were read."""
 
-    operator: Operator
+    operator: Operator | Nonlinear
     points: np.ndarray
     values: np.ndarray
     noise: np.ndarray | None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..domains import Box, Slice
+from ..nonlinear import Nonlinear
 from ..observations import evaluate
 from ..operators import Operator, identity
 from ..quadrature import ClenshawCurtis
@@ -117,14 +118,18 @@ def _index(alpha: Sequence[int]) -> tuple[int, ...]:
     return tuple(alpha[: max((i + 1 for i, order in enumerate(alpha) if order), default=0)])
 
 
-def _leading(operator: Operator) -> float:
+def _leading(operator: Operator | Nonlinear) -> float:
     """Return the number before the highest term of an operator; one where there is not a number alone."""
+    if isinstance(operator, Nonlinear):
+        return 1.0
     _, coefficient = max((_index(alpha), coefficient) for alpha, coefficient in operator.terms)
     return coefficient[0][1] if len(coefficient) == 1 and not coefficient[0][0] else 1.0
 
 
-def _terms(operator: Operator) -> frozenset[Any]:
-    """Return the terms of an operator up to a factor, however they are ordered."""
+def _terms(operator: Operator | Nonlinear) -> frozenset[Any]:
+    """Return the terms of an operator up to a factor, however they are ordered; a nonlinear one is as it is written."""
+    if isinstance(operator, Nonlinear):
+        return frozenset([operator.name])
     factor, names = _leading(operator), [str(atom) for atom in operator.atoms]
     found = set()
     for alpha, coefficient in operator.terms:
@@ -133,7 +138,9 @@ def _terms(operator: Operator) -> frozenset[Any]:
     return frozenset(found)
 
 
-def _text(operator: Operator, ground: Ground) -> str:
+def _text(operator: Operator | Nonlinear, ground: Ground) -> str:
+    if isinstance(operator, Nonlinear):
+        return operator.name
     return ground.unknown if str(operator) == "Id" else f"{operator} of {ground.unknown}"
 
 

@@ -12,6 +12,7 @@ from ..calculus import normal_derivative
 from ..conditions import periodic
 from ..domains import Nodes, Slice
 from ..errors import FileError, Mistake, require
+from ..nonlinear import Nonlinear
 from ..observations import impose
 from ..operators import Operator, identity
 from . import schema
@@ -60,7 +61,9 @@ def face_text(face: Slice) -> str:
     return ", ".join(f"{face.names[axis]} = {value:.6g}" for axis, value in face.fixed)
 
 
-def _operators(table: schema.OnFace, on: Slice, place: Place, ground: Ground) -> Iterator[tuple[str, Operator | None]]:
+def _operators(
+    table: schema.OnFace, on: Slice, place: Place, ground: Ground
+) -> Iterator[tuple[str, Operator | Nonlinear | None]]:
     """Yield what is held on a face, each with the key of its values; None where it cannot be understood."""
     notes, language = ground.notes, ground.language
     if isinstance(table, schema.OperatorOnFace):
@@ -76,7 +79,7 @@ def _operators(table: schema.OnFace, on: Slice, place: Place, ground: Ground) ->
 
 
 def _held(
-    table: schema.OnFace, key: str, operator: Operator | None, on: Slice, place: Place, ground: Ground
+    table: schema.OnFace, key: str, operator: Operator | Nonlinear | None, on: Slice, place: Place, ground: Ground
 ) -> tuple[Held | None, Part | None]:
     """Return an operator held on a face, as it is compared with others and as it is imposed."""
     notes, given = ground.notes, getattr(table, key)

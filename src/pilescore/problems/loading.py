@@ -20,6 +20,7 @@ from ..errors import InputError, MemoryLimitError, describe, require
 from ..expressions import Language
 from ..linalg import require_memory
 from ..model import Model, check_bears
+from ..nonlinear import Nonlinear
 from ..observations import Observation
 from ..operators import RESERVED, Operator
 from . import blocks, candidates, faces, schema
@@ -80,7 +81,7 @@ class Problem:
         """The model with the first kernel."""
         return next(iter(self.models.values()))
 
-    def operator(self, text: str, values: Mapping[str, float] | None = None) -> Operator:
+    def operator(self, text: str, values: Mapping[str, float] | None = None) -> Operator | Nonlinear:
         """Return the operator of a text such as `"k*dx(u)"`, with these values of the parameters to be inferred."""
         if values is None:
             return self.language.operator(text)
@@ -326,7 +327,11 @@ def _defined(language: Language, name: str, text: str) -> bool:
 
 
 def _parameters(block: Observation) -> list[str]:
-    return [atom.name for atom in block.operator.atoms if isinstance(atom, Parameter)]
+    operator = block.operator
+    atoms = [*operator.atoms]
+    if isinstance(operator, Nonlinear):
+        atoms += [atom for each in operator.of for atom in each.atoms]
+    return [atom.name for atom in atoms if isinstance(atom, Parameter)]
 
 
 def _is_given(set_up: Setting) -> bool:
@@ -346,9 +351,16 @@ def _model(kernel: Any, set_up: Setting, operators: Sequence[str], ground: Groun
     return model
 
 
+def frame_bytes(model: Model) -> float:
+    """Return the memory for the covariance of all that a nonlinear model is a function of; none of a linear one."""
+    held = [len(b.operator.of) if isinstance(b.operator, Nonlinear) else 1 for b in model.blocks]
+    count = sum(each * block.size for each, block in zip(held, model.blocks, strict=True))
+    return 8.0 * count**2 if model.is_nonlinear else 0.0
+
+
 def _check_memory(model: Model) -> None:
     try:
-        require_memory(model.size, 8.0 * model.size**2)
+        require_memory(model.size, 8.0 * model.size**2 + frame_bytes(model))
     except MemoryLimitError as error:
         raise InputError(str(error)) from error
 

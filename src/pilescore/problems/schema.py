@@ -97,13 +97,13 @@ class Physics(Table):
 class Equation(Physics):
     """A differential equation that holds in the domain."""
 
-    equation: Annotated[Text, Field(description='an equation, as "dt(u) + 2*dx(u) = sin(x)"')]
+    equation: Annotated[Text, Field(description='an equation, as "dt(u) + 2*dx(u) = sin(x)" or "dt(u) + u*dx(u) = 0"')]
 
 
 class Constraint(Physics):
     """An integral that is known."""
 
-    equation: Annotated[Text, Field(description='an equation, as "integral(u, x) = 1"')]
+    equation: Annotated[Text, Field(description='an equation, as "integral(u, x) = 1", linear in the unknown')]
     at: Annotated[
         dict[str, float | Annotated[list[float], Field(min_length=1)]],
         Field(description="values of the coordinates that are not integrated over, as { t = [0.0, 0.5] }"),
@@ -159,7 +159,7 @@ class OperatorOnFace(OnFace):
     """Any operator on a face."""
 
     type: Literal["operator"]
-    operator: Annotated[Text, Field(description='an operator of the unknown, as "dt(u)"')]
+    operator: Annotated[Text, Field(description='an expression in the unknown, as "dt(u)" or "dx(u) + u**4"')]
 
 
 class PeriodicFaces(Physics):
@@ -177,7 +177,9 @@ class PeriodicFaces(Physics):
 class Data(File):
     """Measurements."""
 
-    measures: Annotated[Text | None, Field(description='what was measured, as "dx(u)"; by default the unknown')] = None
+    measures: Annotated[
+        Text | None, Field(description='what was measured, as "dx(u)" or "u**2"; by default the unknown')
+    ] = None
     noise: Annotated[
         float | Text | None,
         Field(description="the standard deviation of the noise: a positive number, or the name of a column of them"),
@@ -286,7 +288,7 @@ class Predict(Table):
     )
     file: Annotated[Text | None, Field(description="a CSV or Parquet file with a column for each coordinate")] = None
     operators: Annotated[
-        list[Text] | None, Field(min_length=1, max_length=50, description='operators, as ["u", "dx(u)"]')
+        list[Text] | None, Field(min_length=1, max_length=50, description='operators, as ["u", "dx(u)", "u*dx(u)"]')
     ] = None
 
 

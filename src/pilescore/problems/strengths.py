@@ -7,14 +7,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from ..choosing import free_name
 from ..gram import variances
 from ..kernels import RBF, Kernel
 from ..layouts import query
+from ..nonlinear import Nonlinear
 from ..observations import Observation
+from ..operators import Operator
 from . import schema
 from .blocks import Ground, Piece
 
@@ -32,6 +36,12 @@ USUAL, SHORT = 0.3, 0.05
 
 LARGEST = 1e100
 """Of values: squares of larger ones, times anything, are not numbers."""
+
+DRAWS, MEDIAN = 61, 0.4549
+"""Draws by which a nonlinear operator is measured, at as many points at most; the median square of a normal number."""
+
+SEARCHED = 40.0
+"""Decimal logarithms, either way, among which the size of the unknown is sought."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -89,25 +99,101 @@ class _Sizes:
     def __init__(self, pieces: Sequence[Piece], ground: Ground) -> None:
         extent = np.array(ground.box.upper) - np.array(ground.box.lower)
         blocks = [(piece, block) for piece in pieces for block in piece.blocks]
-        self.usual = {id(block): _prior(RBF(USUAL * extent), block) for _, block in blocks}
+        self.usual = {id(block): _measure(RBF(USUAL * extent), block) for _, block in blocks}
         for piece, block in blocks:
             largest = float(np.abs(block.values).max())
             if largest > LARGEST:
                 ground.notes(piece.place, f"found values as large as {largest:.1e}; expected at most {LARGEST:.0e}")
-            if self.usual[id(block)] == 0:
-                ground.notes(piece.place, f"the operator {block.operator} is zero at all its points: it says nothing")
+            size = self.usual[id(block)].size(1.0)
+            if not size > 0:
+                what = "zero" if size == 0 else "not a number"
+                ground.notes(piece.place, f"the operator {block.operator} is {what} at all its points: it says nothing")
         self.unknown = self.prior = 1.0
-        known = [block for _, block in blocks if block.values.any() and self.usual[id(block)] > 0]
+        known = [block for _, block in blocks if self.usual[id(block)].target > 0]
         own = [_square(block) for block in known if block.matrix is None and str(block.operator) == "Id"]
         if own:
             self.unknown = self.prior = max(own)
         elif known and not ground.notes.mistakes:
-            self.prior = max(_square(block) / self.usual[id(block)] for block in known)
-            self.unknown = min(_square(block) / _prior(RBF(SHORT * extent), block) for block in known)
+            self.prior = max(self.usual[id(block)].scale() for block in known)
+            self.unknown = min(_measure(RBF(SHORT * extent), block).scale() for block in known)
 
     def of(self, block: Observation) -> float:
         """Return the squared size of what a block observes."""
-        return max(self.unknown * self.usual[id(block)], _square(block))
+        return max(self.usual[id(block)].size(self.unknown), _square(block))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Linear:
+    """How large a linear operator is, by its prior variance."""
+
+    variance: float
+    target: float
+    """The squared size of what it is to be equal to."""
+
+    def size(self, scale: float) -> float:
+        """Return the squared size of what is observed where that of the unknown is `scale`."""
+        return scale * self.variance
+
+    def scale(self) -> float:
+        """Return the squared size of the unknown at which what is observed is as large as the target."""
+        return self.target / self.variance if self.variance > 0 else 1.0
+
+
+class _Drawn:
+    """How large a nonlinear operator is: its median square over draws of its arguments, where it is defined.
+
+    What it is where the unknown is zero counts with what it is to be equal to.
+    """
+
+    def __init__(self, kernel: Kernel, block: Observation, operator: Nonlinear) -> None:
+        some = np.unique(np.linspace(0, block.size - 1, min(block.size, DRAWS)).astype(int))
+        points = block.points[some]
+        spread = np.sqrt([_variances(kernel, points, each) for each in operator.of])
+        self._drawn = spread[None] * np.random.default_rng(0).standard_normal((DRAWS, *spread.shape))
+        self._at = jax.jit(jax.vmap(jax.vmap(operator.at, (0, 1)), (None, 0)))
+        self._points = points
+        nothing = self._values(0.0)[0]
+        self._nothing = np.where(np.isfinite(nothing), nothing, 0.0)
+        self.target = float(np.mean(np.minimum(np.abs(block.values[some] - self._nothing), LARGEST) ** 2))
+
+    def size(self, scale: float) -> float:
+        """Return the squared size of what is observed where that of the unknown is `scale`."""
+        return self._moved(scale) + float(np.mean(self._nothing**2))
+
+    def scale(self) -> float:
+        """Return the squared size of the unknown at which what is observed is as large as the target, or one."""
+        low, high = -SEARCHED, SEARCHED
+        for _ in range(40):
+            middle = 0.5 * (low + high)
+            low, high = (low, middle) if self._moved(10.0**middle) > self.target else (middle, high)
+        return float(10.0**middle) if -0.9 * SEARCHED < middle < 0.9 * SEARCHED else 1.0
+
+    def _moved(self, scale: float) -> float:
+        """Return the squared size of what changes with the unknown; NaN where it is defined nowhere."""
+        values = self._values(scale)
+        defined = ~np.isnan(values)
+        with np.errstate(over="ignore"):
+            squares = np.sort(np.where(defined, values - self._nothing, np.inf) ** 2, axis=0)
+        count = defined.sum(axis=0)
+        found = np.take_along_axis(squares, count[None] // 2, axis=0)[0][count > 0]
+        return float(np.mean(np.minimum(found / MEDIAN, LARGEST))) if found.size else math.nan
+
+    def _values(self, scale: float) -> Float[np.ndarray, "draws m"]:
+        return np.asarray(self._at(jnp.asarray(self._points), jnp.asarray(math.sqrt(scale) * self._drawn)))
+
+
+def _measure(kernel: Kernel, block: Observation) -> _Linear | _Drawn:
+    if isinstance(block.operator, Nonlinear):
+        return _Drawn(kernel, block, block.operator)
+    mean = float(np.mean(_variances(kernel, block.points, block.operator)))
+    factor = 1.0 if block.matrix is None else float(np.mean(np.abs(block.matrix).sum(axis=1) ** 2))
+    return _Linear(mean * factor, _square(block))
+
+
+def _variances(kernel: Kernel, points: Float[np.ndarray, "n d"], operator: Operator) -> Float[np.ndarray, " n"]:
+    """Return the prior variances of an operator of the unknown."""
+    rows = query(points, operator.indices(points.shape[1]), operator.coefficients)
+    return np.concatenate([variances(kernel, tile, 1.0) for tile in rows.tiles])
 
 
 def _square(block: Observation) -> float:
@@ -117,13 +203,6 @@ def _square(block: Observation) -> float:
 def _spread(block: Observation) -> float:
     """Return the variance of values about their mean, or their mean square where they are all the same."""
     return float(np.var(block.values)) or _square(block)
-
-
-def _prior(kernel: Kernel, block: Observation) -> float:
-    """Return the mean prior variance of what a block observes, or of its operator times the size of a functional."""
-    rows = query(block.points, block.indices, lambda part: block.operator.coefficients(part))
-    mean = float(np.mean(np.concatenate([variances(kernel, tile, 1.0) for tile in rows.tiles])))
-    return mean if block.matrix is None else mean * float(np.mean(np.abs(block.matrix).sum(axis=1) ** 2))
 
 
 def _strengthened(

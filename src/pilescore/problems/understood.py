@@ -12,9 +12,10 @@ import numpy as np
 
 from ..linalg import cholesky
 from ..model import Model
+from ..nonlinear import Nonlinear
 from ..observations import Observation
 from ..running import cores
-from .loading import Problem
+from .loading import Problem, frame_bytes
 
 EVALUATIONS = 40
 """Scores with gradients that a descent takes, about."""
@@ -28,6 +29,9 @@ COMPILATION = 6.0
 FACTORISATIONS = 5.0
 """What a score with its gradient costs, in factorisations, about."""
 
+NONLINEAR = {"overhead": 0.04, "compilation": 12.0, "factorisations": 30.0}
+"""The same where a nonlinear equation is solved for each score."""
+
 PROBE = 250
 """The size of the matrix whose factorisation is timed, by one core."""
 
@@ -38,7 +42,9 @@ def describe_problem(problem: Problem) -> str:
 
 
 def block_text(block: Observation, unknown: str) -> str:
-    """Return what a block observes: `(∂x² + ∂y²) u`."""
+    """Return what a block observes: `(∂x² + ∂y²) u`, or `∂t u + u ∂x u`."""
+    if isinstance(block.operator, Nonlinear):
+        return block.operator.name
     text = re.sub(r"\bId\b", "1", re.sub(r"(?<=\S) Id\b", "", re.sub("(?<=[-+]) Id", " 1", str(block.operator))))
     terms = len(block.operator.terms) > 1
     shown = unknown if text == "1" else f"({text}) {unknown}" if terms else f"{text} {unknown}"
@@ -71,11 +77,14 @@ def expected_seconds(problem: Problem) -> tuple[float, float]:
     """Return how long one score with its gradient and the whole of choosing will take, about, on this machine."""
     size = problem.model.size
     factorisation = _factorisation() * (size / PROBE) ** 3 / (cores() ** 0.7 if size > PROBE else 1.0)
-    one = OVERHEAD + (1 + problem.given_physics) * FACTORISATIONS * factorisation
+    one, compilation = OVERHEAD + (1 + problem.given_physics) * FACTORISATIONS * factorisation, COMPILATION
+    if problem.model.is_nonlinear:
+        solving = NONLINEAR["overhead"] + NONLINEAR["factorisations"] * factorisation
+        one, compilation = (1 + problem.given_physics) * solving, NONLINEAR["compilation"]
     total = 0.0
     for over in problem.over.values():
         count = sum(int(np.size(low)) for low, _ in over.values())
-        total += COMPILATION + one * (EVALUATIONS * problem.starts + 2 * count if over else 1)
+        total += compilation + one * (EVALUATIONS * problem.starts + 2 * count if over else 1)
     return one, total
 
 
@@ -102,7 +111,8 @@ def _lines(problem: Problem) -> Iterator[str]:
         strength = "noise to be chosen" if chosen else strength_text(block, model, i)
         what = f"{block_text(block, unknown)} = {problem.texts[label]}"
         kind = "reading" if block.role == "data" else "node" if block.matrix is None else "functional"
-        yield f"  {label}: {what}, {block.size} {kind}{'s' * (block.size != 1)}, {strength}"
+        note = ", nonlinear" * block.is_nonlinear
+        yield f"  {label}: {what}{note}, {block.size} {kind}{'s' * (block.size != 1)}, {strength}"
     yield ""
     for name, over in problem.over.items():
         yield f"  kernel {name}"
@@ -121,7 +131,7 @@ def _lines(problem: Problem) -> Iterator[str]:
         yield f"  note: {warning}"
     yield ""
     one, total = expected_seconds(problem)
-    memory = 2 * 8.0 * model.size**2
+    memory = 2 * 8.0 * model.size**2 + frame_bytes(model)
     yield (
         f"  N = {model.size} observations: about {_bytes(memory)} of memory, {_seconds(one)} for a score with its "
         f"gradient, {_seconds(total)} for choosing"
