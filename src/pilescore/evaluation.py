@@ -101,7 +101,12 @@ def solved(model: Model, trail: Trail) -> Solved:
 
 def _solutions(model: Model, given_physics: bool, trail: Trail, explain: bool) -> tuple[Map, Map | None]:
     whole = _solution(model, trail.values(False), explain)
-    return whole, _solution(physics_alone(model), trail.values(True), explain) if given_physics else None
+    if not given_physics:
+        return whole, None
+    values, alone = trail.values(True), physics_alone(model)
+    if values is None:  # what the data say of it is a start, too
+        values = whole.state.values[sum(block.size for block in model.data) :]
+    return whole, _solution(alone, values, explain)
 
 
 def _solution(model: Model, before: Float[np.ndarray, " F"] | None, explain: bool) -> Map:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import itertools
@@ -148,8 +149,9 @@ def solve_nonlinear(
     model
         The model. A linear one is solved in one step.
     starts
-        How many: the zero function, then random functions by the prior. Or the starts themselves: functions of the
-        point (with `jax.numpy`), numbers, or results of an earlier call. The one with the lowest objective is returned.
+        How many: the zero function (or, where `P` is not defined there, the most likely one by the linear blocks), then
+        random functions by the prior. Or the starts themselves: functions of the point (with `jax.numpy`), numbers, or
+        results of an earlier call. The one with the lowest objective is returned.
     seed
         Of the random functions.
     tolerance
@@ -202,7 +204,9 @@ def solve_nonlinear(
             try:
                 found = _minimum(iteration, start, (1.0,) if warm else levels)
             except (InputError, NotPositiveDefiniteError) as problem:  # P is not defined there, or far too steep
-                failure, found = problem, None
+                failure, found = failure or problem, None
+                if isinstance(given, int) and start is draws[0][0]:
+                    draws += [(state, False) for state in _by_linear_blocks(whole)]
             count += len(iteration.steps)
             if found is not None and (best is None or _rank(found) < _rank(best)):
                 best = found
@@ -233,7 +237,9 @@ def followed(model: Model, before: Float[np.ndarray, " F"] | None, *, explain: b
             if _is_good(best):
                 return best
         except (InputError, NotPositiveDefiniteError) as problem:
-            failure = problem
+            failure = failure or problem
+            if start is zero:
+                starts += [(state, BUDGET, CONTINUATION) for state in _by_linear_blocks(whole)]
         if start is zero:
             starts += [(state, BUDGET, CONTINUATION) for state in _random(whole, AGAIN, 0)]
     if best is None:
@@ -298,6 +304,22 @@ def _draws(whole: Frame, count: int, seed: int) -> list[tuple[State | Float[np.n
     """Return the zero function, and random functions of about the size that the prior gives them."""
     zero = State(np.zeros(whole.size), np.zeros(whole.size))
     return [(state, False) for state in (zero, *_random(whole, count - 1, as_count(seed, "seed", least=0)))]
+
+
+def _by_linear_blocks(whole: Frame) -> list[State]:
+    """Return the most likely function by the linear blocks alone, if there are any: where zero is no start."""
+    model, parts = whole.model, {}
+    for role in ("data", "physics"):
+        parts[role] = tuple(block for block in getattr(model, role) if not block.is_nonlinear)
+    if not any(parts.values()):
+        return []
+    linear = copy.copy(model)
+    for role, blocks in parts.items():
+        object.__setattr__(linear, role, blocks)
+    coefficients = np.zeros(whole.size)
+    alpha = solve(linear, explain=False).stacked_alpha
+    coefficients[np.concatenate([np.arange(each.start, each.stop) for each in whole.linear_entries])] = alpha
+    return [State(coefficients, whole.product(coefficients))]
 
 
 def _random(whole: Frame, count: int, seed: int) -> list[State]:
