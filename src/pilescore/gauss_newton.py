@@ -38,6 +38,9 @@ than this."""
 ROUNDING = 10.0
 """A decrement within so many estimates of the rounding error of `2Φ` cannot be told from zero."""
 
+JUMP = 1e-3
+"""The rise of the objective, relative to `1 + 2Φ`, after a step at convergence that only a jump of `P` can make."""
+
 Status = Literal["converged", "stagnated", "unsatisfied", "not a minimum", "stuck", "diverged", "out of iterations"]
 
 
@@ -214,11 +217,19 @@ class Iteration:
         """Return why to stop here, if so, or how far to go and the objective there."""
         state, objective, decrement, system = here.state, here.objective, here.decrement, here.system
         size = 1.0 + 2.0 * abs(objective)
+        rounding = self._rounding(here, level)
         if decrement <= enough * size:
+            risen = self.objective(state.towards(step, 1.0), level) - objective
+            if risen > JUMP * size + ROUNDING * rounding:  # where the linearised model is, P is another
+                return (
+                    "stuck",
+                    f"a tiny step raises the objective by {risen:.1e}: P is not continuous there",
+                    0.0,
+                    objective,
+                )
             return "converged", f"the squared decrement is {decrement:.1e}", 0.0, objective
         if len(self.steps) + 1 >= limit:
             return "out of iterations", f"{self.budget} linearisations are used up", 0.0, objective
-        rounding = self._rounding(here, level)
         fine = ROUNDING * (system.error + 2.0 * rounding)
         text = (
             f"the squared decrement, {decrement:.1e}, is within the rounding error of 2Φ, about {fine / ROUNDING:.1e}"

@@ -330,7 +330,7 @@ def _random(whole: Frame, count: int, seed: int) -> list[State]:
     for _ in range(count):
         coefficients = scale * rng.standard_normal(whole.size)
         values = whole.product(coefficients)
-        size = float(np.sqrt(np.mean((scale * values) ** 2)))
+        size = float(np.sqrt(np.mean((scale * values) ** 2))) or 1.0
         found.append(State(coefficients / size, values / size))
     return found
 
