@@ -124,19 +124,19 @@ def slopes() -> dict[tuple[str, int], np.ndarray]:
 
 @pytest.mark.parametrize("option", OPTIONS, ids=IDS)
 def test_gradient_in_every_name(option: tuple[bool, bool]) -> None:
-    """At the solution to rounding, and as a search finds it: to a squared decrement of 1e-10, 1e-5 of a deviation."""
+    """At the solution to rounding, and as a search finds it: a squared decrement of 1e-15 moves PILE by 1e-8."""
     model = every_kind()
     names = ["kernel.bandwidth", "gamma", "rho", "eta", "data.1.gamma", "physics.1.rho", "k", "nu", "c"]
     assert {*names} == {*model.parameters}
     place = OPTIONS.index(option)
-    for trail, close in ((differences().trail, 1e-5), (None, 1e-4)):
+    for trail in (differences().trail, None):
         found, gradient = score_and_gradient(model, names, *option, trail)
-        assert found.value == pytest.approx(differences().base[place], abs=close)
+        assert found.value == pytest.approx(differences().base[place], abs=1e-8)
         for name in names:
             expected = [each[place] for (of, _), each in slopes().items() if of == name]
             assert max(map(abs, expected)) > 1e-3  # something was tested
             slope = np.ravel(model.parameters[name]) * np.ravel(gradient[name])
-            np.testing.assert_allclose(slope, expected, rtol=close, atol=0.1 * close, err_msg=name)
+            np.testing.assert_allclose(slope, expected, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 # ---------------------------------------------------------------- fifty digits
@@ -408,13 +408,13 @@ def test_a_sweep_of_a_nonlinear_model() -> None:
     for h in grid["kernel.bandwidth"]:
         point, one = table.sel({"kernel.bandwidth": h}), model.replace({"kernel.bandwidth": h})
         solved = ps.solve_nonlinear(one, tolerance=TIGHT)
-        assert float(point.pile) == pytest.approx(solved.pile.value, abs=1e-5)  # to squared decrements of 1e-10
+        assert float(point.pile) == pytest.approx(solved.pile.value, abs=1e-8)  # a squared decrement of 1e-15
         losses = ps.losses(solved.model)
         for name, exact in (("data_loss", losses.data), ("physics_loss", losses.physics)):
-            assert float(point[name]) == pytest.approx(exact, rel=1e-4)
+            assert float(point[name]) == pytest.approx(exact, rel=1e-6)
         errors = ps.accuracy(solved.model, growth, on=fine).data
-        assert float(point.R_data) == pytest.approx(errors.value, rel=1e-4)
-        assert float(point.R_data_bias) == pytest.approx(errors.bias, rel=1e-4)
+        assert float(point.R_data) == pytest.approx(errors.value, rel=1e-6)
+        assert float(point.R_data_bias) == pytest.approx(errors.bias, rel=1e-6)
     given = ps.sweep(model, {"r": [0.5, RATE, 4.0]}, given_physics=True)
     assert float(given.pile.idxmin()) == RATE
 
@@ -422,9 +422,9 @@ def test_a_sweep_of_a_nonlinear_model() -> None:
 def test_an_equation_that_does_not_hold_is_said() -> None:
     """Decay by its square, imposed on data that grow."""
     model = grown(ps.Nonlinear(power(2), (ps.identity, DERIVATIVE)))
-    assert ps.sweep(model, {"eta": [0.5, 1.0]})["status"].values.tolist() == ["unsatisfied"] * 2
+    assert ps.sweep(model, {"eta": [1.0]})["status"].values.tolist() == ["unsatisfied"]
     with pytest.warns(UserWarning, match="the nonlinear model is unsatisfied: 'physics.0' is missed by"):
-        ps.minimize(model, {"eta": (0.5, 2.0)}, max_evaluations=2, hessian=False)
+        ps.minimize(model, {"eta": (0.5, 2.0)}, max_evaluations=1, hessian=False)
 
 
 def test_a_point_that_cannot_be_solved_is_recorded() -> None:
