@@ -238,6 +238,8 @@ def followed(model: Model, before: Float[np.ndarray, " F"] | None, *, explain: b
                 return best
         except (InputError, NotPositiveDefiniteError) as problem:
             failure = failure or problem
+            if start is zero and isinstance(problem, NotPositiveDefiniteError):
+                raise  # with all that noise: no other start will do
             if start is zero:
                 starts += [(state, BUDGET, CONTINUATION) for state in _by_linear_blocks(whole)]
         if start is zero:
