@@ -103,10 +103,13 @@ def _solutions(model: Model, given_physics: bool, trail: Trail, explain: bool) -
     whole = _solution(model, trail.values(False), explain)
     if not given_physics:
         return whole, None
-    values, alone = trail.values(True), physics_alone(model)
-    if values is None:  # what the data say of it is a start, too
-        values = whole.state.values[sum(block.size for block in model.data) :]
-    return whole, _solution(alone, values, explain)
+    alone = physics_alone(model)
+    try:
+        return whole, _solution(alone, trail.values(True), explain)
+    except (InputError, NotSolvedError):  # what the data say of it is a start, too
+        if any(block.is_nonlinear for block in model.data):  # their functionals come first, too
+            raise
+        return whole, _solution(alone, whole.state.values[sum(block.size for block in model.data) :], explain)
 
 
 def _solution(model: Model, before: Float[np.ndarray, " F"] | None, explain: bool) -> Map:
