@@ -30,6 +30,7 @@ from .errors import (
     PrecisionWarning,
     SaveError,
     SmoothnessError,
+    TrainingPointsWarning,
 )
 from .findings import Diagnosis, Finding, Thresholds
 from .fredholm import (
@@ -40,6 +41,7 @@ from .fredholm import (
     data_free_pile,
     fredholm_logdet,
 )
+from .jax_networks import network_pile
 from .kernels import (
     RBF,
     AnisotropicRBF,
@@ -62,6 +64,7 @@ from .kernels import (
 from .minimum import Minimum, minimize
 from .misfit import Losses, losses
 from .model import Model
+from .networks import NetworkPile, network_pile_from_jacobian
 from .nonlinear import Nonlinear
 from .observations import Functional, Observation, difference, impose, integral, observe, stack
 from .operators import Operator, field, identity, parameter, partials
@@ -120,6 +123,7 @@ __all__ = [
     "Mistake",
     "Model",
     "MonteCarlo",
+    "NetworkPile",
     "Nodes",
     "Nonlinear",
     "NotPositiveDefiniteError",
@@ -149,6 +153,7 @@ __all__ = [
     "Sphere",
     "Tensor",
     "Thresholds",
+    "TrainingPointsWarning",
     "Triangulation",
     "Union",
     "Warped",
@@ -174,6 +179,8 @@ __all__ = [
     "load_selection",
     "losses",
     "minimize",
+    "network_pile",
+    "network_pile_from_jacobian",
     "neumann",
     "nodes",
     "normal_derivative",

@@ -73,6 +73,10 @@ class PrecisionWarning(UserWarning):
     """A result was computed, but rounding has taken most of its digits."""
 
 
+class TrainingPointsWarning(UserWarning):
+    """A network is scored on rows that it may have been trained on."""
+
+
 class OutsideDomainWarning(UserWarning):
     """Observations lie outside every domain on which physics is imposed."""
 

@@ -1,0 +1,295 @@
+"""PILE of a network that is a JAX function: plain, of Equinox or of Flax."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+from .atoms import MultiIndex, partial
+from .errors import InputError, as_array, call, check_coordinates, require, require_float64
+from .laplace import Form, Scaling
+from .last_layer import affine_arrays
+from .model import Model
+from .networks import NetworkPile, Points, scored
+
+SIGNATURE = "a function of two arguments, the parameters and one point"
+PROBES = 8
+"""Points at which the last layer is looked for."""
+
+
+def network_pile(
+    apply: Callable[[Any, Array], Any],
+    params: Any,
+    model: Model,
+    *,
+    form: Form = "laplace",
+    parameters: Any = "all",
+    eta: Any = None,
+    sigma2: Any = None,
+    centre: Any = None,
+    scales: Any = 1.0,
+    points: Points = "fresh",
+    seed: int = 0,
+    rows: Scaling = "prior",
+    memory: Any = None,
+    progress: bool | None = None,
+) -> NetworkPile:
+    """Return the log evidence of a trained network: how well it explains data and physics, for its many parameters.
+
+    With `J` the Jacobian of what is observed in the parameters θ, a prior `θ ~ N(θ_c, ηΛ)`, noise variances `S = σ²D`,
+    `C = ηJΛJᵀ + S`, observed values `t` and residuals `e = t − F(θ̂)`, N times the value is
+
+    - laplace: `‖e‖²_{S⁻¹} + ‖θ̂ − θ_c‖²_{(ηΛ)⁻¹} + log det 2πC`;
+    - linearised: `t̃ᵀC⁻¹t̃ + log det 2πC` with `t̃ = e + J(θ̂ − θ_c)`;
+    - tangent: `tᵀC⁻¹t + log det 2πC`, which scores the architecture at θ̂ and not the trained solution.
+
+    Parameters
+    ----------
+    apply
+        A JAX function `apply(params, point)` that returns one number. Give the same function for several networks: it
+        is compiled once.
+    params
+        The trained parameters: any pytree. Its arrays of floats are the parameters; an Equinox module will do.
+    model
+        What is observed: data and physics. The kernel is used for the scale of rows only.
+    form
+        See above.
+    parameters
+        `"all"`, `"last layer"` (those in which the output is affine), or a function from `params` to those of its
+        leaves, or branches, that count; the others are held fixed.
+    eta, sigma2
+        Scales of the prior and of the noise. Those that are not given are profiled: the values with the least score.
+    centre
+        `θ_c`: a pytree like `params`, such as the parameters before training; zeros unless given.
+    scales
+        `Λ`: a number, or a pytree like `params` of numbers or arrays: prior variances relative to each other.
+    points
+        `"fresh"`: physics is scored at as many new random points of its regions. `"held out"`: at the model's own
+        points, which the network has not seen. `"training"`: at the model's own points, with a warning.
+    seed
+        Of the fresh points.
+    rows
+        Where the relative noise variances `D` come from. `"prior"`: for each block the variance that its operator has
+        under the model's kernel, relative to that of the function, so that `∂t + 30∂x` counts by 901 with `RBF(1.0)`.
+        `"model"`: the noise variances of the model, `γ/2w` and `ρ/2w`.
+    memory
+        Bytes that may be used; all that is available unless given. A Jacobian that does not fit is made in parts,
+        repeatedly.
+    progress
+        Whether to show a progress bar; on a terminal unless given.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, pilescore as ps
+    >>> line = ps.Box(x=(0, 1))
+    >>> (dx,) = ps.partials(line)
+    >>> model = ps.Model(
+    ...     kernel=ps.RBF(bandwidth=1.0),
+    ...     physics=[
+    ...         ps.impose(dx + ps.identity, 0.0, on=line.interior(ps.GaussLegendre(20))),
+    ...         ps.dirichlet(1.0, on=line.face(x=0)(ps.GaussLegendre(1))),
+    ...     ],
+    ... )
+    >>> def apply(params, p):
+    ...     return params["a"] @ jnp.tanh(params["w"] * p[0] + params["b"])
+    >>> keys = jax.random.split(jax.random.key(0), 3)
+    >>> params = {name: jax.random.normal(key, (8,)) for name, key in zip("abw", keys)}
+    >>> found = ps.network_pile(apply, params, model)
+    >>> found.size, found.parameters, found.misfit > 0.01  # it has not been trained
+    (21, 24, True)
+    >>> found.std([0.5], operator=dx).shape
+    (1,)
+    """
+    require(isinstance(model, Model), "model", model, "a ps.Model, whose data and physics the network is scored on")
+    network = JaxNetwork(apply, params, parameters, centre, scales, model.blocks[0].points)
+    return scored(
+        network,
+        model,
+        form=form,
+        eta=eta,
+        sigma2=sigma2,
+        points=points,
+        seed=seed,
+        rows=rows,
+        memory=memory,
+        progress=progress,
+    )
+
+
+class JaxNetwork:
+    """A JAX function with parameters, of which some count; see `tangents.Network`."""
+
+    def __init__(
+        self,
+        apply: Callable[[Any, Array], Any],
+        params: Any,
+        parameters: Any,
+        centre: Any,
+        scales: Any,
+        points: Float[np.ndarray, "n d"],
+    ) -> None:
+        require_float64()
+        require(callable(apply), "apply", apply, SIGNATURE)
+        arrays, self.rest = eqx.partition(params, eqx.is_inexact_array)
+        self.tree: Any
+        paths, self.tree = jax.tree_util.tree_flatten_with_path(arrays)
+        require(len(paths) > 0, "params", params, "a pytree with at least one array of floats")
+        self.names = [jax.tree_util.keystr(path) or "params" for path, _ in paths]
+        self.leaves = [jnp.asarray(_checked(leaf, name)) for name, (_, leaf) in zip(self.names, paths, strict=True)]
+        self.apply = apply
+        self.notes = _promoted([leaf for _, leaf in paths]) + self._check_output(points[0])
+        self.chosen = tuple(self._chosen(parameters, params, points))
+        where = [self.leaves[i] for i in self.chosen]
+        self.size = sum(leaf.size for leaf in where)
+        centres = self._centres(centre)
+        self.displacement = _flat([leaf - centres[i] for i, leaf in zip(self.chosen, where, strict=True)])
+        self.spread = _flat(self._scales(scales))
+
+    def derivatives(
+        self, points: Float[np.ndarray, "n d"], indices: tuple[MultiIndex, ...]
+    ) -> Float[np.ndarray, "indices n"]:
+        """Return `∂^α f` at points."""
+        return np.asarray(_derivatives(self.apply, self.tree, self.rest, indices, self.leaves, jnp.asarray(points)))
+
+    def jacobian(
+        self, points: Float[np.ndarray, "n d"], indices: tuple[MultiIndex, ...], table: Float[np.ndarray, "indices n"]
+    ) -> Float[np.ndarray, "n P"]:
+        """Return the gradients in the parameters of `Σ_α c_α ∂^α f` at points."""
+        given = self.apply, self.tree, self.rest, indices, self.chosen, self.leaves
+        return np.asarray(_jacobian(*given, jnp.asarray(points), jnp.asarray(table)))
+
+    def _check_output(self, point: Float[np.ndarray, " d"]) -> tuple[str, ...]:
+        """Raise an `InputError` unless the network returns one real number; say if it has fewer digits."""
+        whole = eqx.combine(jax.tree.unflatten(self.tree, self.leaves), self.rest)
+        check_coordinates(lambda p: self.apply(whole, p), point, "apply")
+        at = functools.partial(_output, self.apply, whole)
+        out = call(lambda p: eqx.filter_eval_shape(at, p), jnp.asarray(point), "apply", SIGNATURE)
+        expected = "one real number at each point"
+        leaves = jax.tree.leaves(out)
+        require(len(leaves) == 1 and hasattr(out, "shape"), "apply", out, expected)
+        require(np.prod(out.shape, dtype=int) == 1, "apply", f"an output of shape {out.shape}", expected)
+        require(jnp.issubdtype(out.dtype, jnp.floating), "apply", f"an output of dtype {out.dtype}", expected)
+        if out.dtype != np.float64:
+            return (f"the network computes in {out.dtype}, with few digits, although its parameters are float64",)
+        return ()
+
+    def _chosen(self, parameters: Any, params: Any, points: Float[np.ndarray, "n d"]) -> Sequence[int]:
+        if isinstance(parameters, str) and parameters == "all":
+            return range(len(self.leaves))
+        if isinstance(parameters, str) and parameters == "last layer":
+            at = jnp.asarray(points[np.linspace(0, len(points) - 1, PROBES).astype(int)])
+            zero = ((0,) * at.shape[1],)
+
+            def evaluate(arrays: list[np.ndarray]) -> np.ndarray:
+                leaves = [jnp.asarray(array) for array in arrays]
+                return np.asarray(_derivatives(self.apply, self.tree, self.rest, zero, leaves, at))[0]
+
+            return affine_arrays(evaluate, [np.asarray(leaf) for leaf in self.leaves], self.names)
+        expected = "'all', 'last layer', or a function from params to those of its leaves that count"
+        require(callable(parameters), "parameters", parameters, expected)
+        numbered = eqx.combine(jax.tree.unflatten(self.tree, range(len(self.leaves))), self.rest)
+        picked = [leaf for leaf in jax.tree.leaves(parameters(numbered)) if type(leaf) is int]
+        known = sorted({i for i in picked if 0 <= i < len(self.leaves)})
+        require(len(known) > 0, "parameters", parameters, f"{expected}; it picked none of {', '.join(self.names)}")
+        return known
+
+    def _centres(self, centre: Any) -> list[Array]:
+        if centre is None:
+            return [jnp.zeros_like(leaf) for leaf in self.leaves]
+        arrays = eqx.filter(centre, eqx.is_inexact_array)
+        same = jax.tree.structure(arrays) == self.tree
+        require(same, "centre", centre, "a pytree with the structure of params")
+        found = [jnp.asarray(as_array(leaf, "centre")) for leaf in jax.tree.leaves(arrays)]
+        for name, mine, its in zip(self.names, self.leaves, found, strict=True):
+            require(mine.shape == its.shape, f"centre{name}", its, f"shape {mine.shape}, as in params")
+        return found
+
+    def _scales(self, scales: Any) -> list[Array]:
+        """Return the prior variances of the parameters that count."""
+        if isinstance(scales, int | float | np.number) or getattr(scales, "shape", None) == ():
+            given = [scales] * len(self.leaves)
+        else:
+            try:
+                given = self.tree.flatten_up_to(scales)
+            except (ValueError, TypeError) as error:
+                what = str(error).splitlines()[0]
+                expected = "a positive number, or a pytree with the structure of params"
+                raise InputError(f"scales: expected {expected}; comparing them gave: {what}") from error
+        found = []
+        for i in self.chosen:
+            name, shape = f"scales{self.names[i]}" if given[i] is not scales else "scales", self.leaves[i].shape
+            value = as_array(given[i], name)
+            require(bool(np.all(value > 0)), name, float(value.min()) if value.size else value, "positive variances")
+            fits = value.ndim <= len(shape) and np.broadcast_shapes(value.shape, shape) == shape
+            require(fits, name, value, f"a number or shape {shape}, as in params")
+            found.append(jnp.broadcast_to(value, shape))
+        return found
+
+
+def _checked(leaf: Any, name: str) -> np.ndarray:
+    """Return an array of parameters in float64."""
+    real = jnp.issubdtype(leaf.dtype, jnp.floating)
+    require(real, f"params{name}", f"dtype {leaf.dtype}", "real parameters")
+    return as_array(np.asarray(leaf, dtype=np.float64), f"params{name}")
+
+
+def _promoted(leaves: Sequence[Any]) -> tuple[str, ...]:
+    kinds = sorted({str(leaf.dtype) for leaf in leaves if leaf.dtype != np.float64})
+    return (f"parameters of {' and '.join(kinds)} were promoted to float64",) if kinds else ()
+
+
+def _flat(arrays: Sequence[Array]) -> Float[np.ndarray, " P"]:
+    return np.concatenate([np.asarray(array, dtype=float).ravel() for array in arrays])
+
+
+def _output(apply: Callable[[Any, Array], Any], params: Any, point: Array) -> Any:
+    return apply(params, point)
+
+
+def _function(
+    apply: Callable[[Any, Array], Any], tree: Any, rest: Any, leaves: Sequence[Array]
+) -> Callable[[Array], Array]:
+    """Return the network as a function of the point."""
+    params = eqx.combine(jax.tree.unflatten(tree, leaves), rest)
+    return lambda point: jnp.reshape(jnp.asarray(apply(params, point)), ()).astype(float)
+
+
+@eqx.filter_jit
+def _derivatives(
+    apply: Any, tree: Any, rest: Any, indices: tuple[MultiIndex, ...], leaves: list[Array], points: Array
+) -> Array:
+    function = _function(apply, tree, rest, leaves)
+    return jax.vmap(lambda p: jnp.stack([partial(function, alpha)(p) for alpha in indices]), out_axes=1)(points)
+
+
+@eqx.filter_jit
+def _jacobian(
+    apply: Any,
+    tree: Any,
+    rest: Any,
+    indices: tuple[MultiIndex, ...],
+    chosen: tuple[int, ...],
+    leaves: list[Array],
+    points: Array,
+    table: Array,
+) -> Array:
+    def value(mine: list[Array], point: Array, coefficients: Array) -> Array:
+        every = list(leaves)
+        for i, leaf in zip(chosen, mine, strict=True):
+            every[i] = leaf
+        function = _function(apply, tree, rest, every)
+        parts = [c * partial(function, alpha)(point) for c, alpha in zip(coefficients, indices, strict=True)]
+        return sum(parts, start=jnp.zeros(()))
+
+    def row(point: Array, coefficients: Array) -> Array:
+        return ravel_pytree(jax.grad(value)([leaves[i] for i in chosen], point, coefficients))[0]
+
+    return jax.vmap(row, (0, 1))(points, table)

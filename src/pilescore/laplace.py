@@ -1,0 +1,103 @@
+"""The decomposed tangent of a trained network: its evidence in every form, and the covariance of its predictions."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from .errors import InputError
+from .model import Model
+from .spectrum import Gram, Spectrum, Squares, components, gram, of_vector
+from .tangents import Network, Rows, Whitened, gram_matrix, plan, whiten
+
+Form = Literal["laplace", "linearised", "tangent"]
+Scaling = Literal["prior", "model"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tangent:
+    """What predictions need: the decomposed Gram matrix of the whitened Jacobian, and the network."""
+
+    gram: Gram
+    whitened: Whitened
+    residuals: Float[np.ndarray, " N"]
+    """`D^{-½}e`."""
+    targets: Float[np.ndarray, " N"] | None
+    """`D^{-½}t`, where they are known."""
+    displacement: Float[np.ndarray, " P"] | None
+    """`Λ^{-½}(θ̂ − θ_c)`, where it is known."""
+    network: Network | None
+    model: Model | None
+    rows: Scaling
+
+    def spectrum(self, form: Form) -> Spectrum:
+        """Return the evidence of a form at every η and σ²."""
+        values, inverse = self.gram.eigenvalues, self.whitened.inverse_root
+        offset = -2.0 * float(np.log(inverse).sum())
+        return Spectrum(values, len(inverse), self._squares(form), offset)
+
+    def _squares(self, form: Form) -> Squares:
+        """Return what a form squares, in the coordinates of the eigenvectors."""
+        found, e, t, delta = self.gram, self.residuals, self.targets, self.displacement
+        if form == "tangent":
+            if t is None:
+                raise InputError("targets: expected the observed values t, for the tangent form; got None")
+            return of_vector(found, found.vectors.T @ (t if found.of_rows else self.whitened.backward(t)), float(t @ t))
+        if delta is None:
+            raise InputError(f"displacement: expected θ̂ − θ_c, for the {form} form; got None")
+        if form == "laplace":
+            return Squares(np.zeros(len(found.eigenvalues)), float(e @ e), float(delta @ delta))
+        if found.of_rows:
+            return of_vector(found, found.vectors.T @ (e + self.whitened.times(delta[:, None])[:, 0]), 0.0)
+        back = found.vectors.T @ self.whitened.backward(e)
+        straight = components(found, back) + np.sqrt(found.eigenvalues) * (found.vectors.T @ delta)
+        return dataclasses.replace(of_vector(found, back, float(e @ e)), along=straight**2)
+
+    def covariance(self, queried: Float[np.ndarray, "n P"], ratio: float, diagonal: bool) -> np.ndarray:
+        """Return the posterior covariance over η of linear functions of the parameters, or its diagonal."""
+        right = self.whitened.scaled(queried)
+        values = self.gram.eigenvalues
+        if not self.gram.of_rows:
+            half = right @ self.gram.vectors * np.sqrt(ratio / (values + ratio))
+            return np.einsum("ij,ij->i", half, half) if diagonal else half @ half.T
+        half = self.whitened.times(right.T).T @ self.gram.vectors / np.sqrt(values + ratio)
+        if diagonal:
+            return np.einsum("ij,ij->i", right, right) - np.einsum("ij,ij->i", half, half)
+        return right @ right.T - half @ half.T
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trained:
+    """A trained network at the rows that it is scored on."""
+
+    rows: Rows
+    residuals: Float[np.ndarray, " N"]
+    targets: Float[np.ndarray, " N"] | None
+    displacement: Float[np.ndarray, " P"] | None
+    noise: Float[np.ndarray, " N"]
+    spread: Float[np.ndarray, " P"]
+    network: Network | None = None
+    model: Model | None = None
+    scaling: Scaling = "prior"
+
+    def decomposed(self, memory: float | None, progress: bool | None) -> Tangent:
+        """Return the decomposed tangent: the long part."""
+        way = plan(self.rows, memory)
+        whitened = whiten(self.rows, self.noise, self.spread, way, progress)
+        matrix = gram_matrix(whitened, progress)
+        if not np.isfinite(matrix.diagonal()).all():
+            raise InputError("jacobian: expected finite numbers; gradients of the network are NaN or infinite")
+        inverse, t, delta = whitened.inverse_root, self.targets, self.displacement
+        return Tangent(
+            gram(matrix, way.of_rows),
+            whitened,
+            self.residuals * inverse,
+            None if t is None else t * inverse,
+            None if delta is None else delta / np.sqrt(self.spread),
+            self.network,
+            self.model,
+            self.scaling,
+        )

@@ -1,0 +1,148 @@
+"""Evidence of a linear model `C = ηAAᵀ + σ²I` at every η and σ², from one eigendecomposition of a Gram matrix."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float
+from scipy.linalg import eigh
+from scipy.optimize import minimize_scalar
+
+from .errors import InputError
+from .linalg import EPS, threads
+
+SMALLEST_RATIO = 1e5 * EPS
+"""The least `σ²/η`, relative to the largest eigenvalue, that is tried: below it the eigenvalues are rounding."""
+
+LARGEST_RATIO = 1e8
+"""The largest, at which nothing but noise is left."""
+
+GRID = 241
+"""Values of `σ²/η` that are tried before the best is refined."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Gram:
+    """The eigenvalues and eigenvectors of `AAᵀ` (N of them) or of `AᵀA` (P)."""
+
+    eigenvalues: Float[np.ndarray, " k"]
+    vectors: Float[np.ndarray, "k k"]
+    of_rows: bool
+    """Whether it is `AAᵀ`."""
+
+    @property
+    def largest(self) -> float:
+        """The largest eigenvalue."""
+        return float(self.eigenvalues[-1])
+
+
+def gram(matrix: Float[np.ndarray, "k k"], of_rows: bool) -> Gram:
+    """Return the eigendecomposition of `AAᵀ` or `AᵀA`, which is overwritten."""
+    with threads(len(matrix)):
+        values, vectors = eigh(matrix, overwrite_a=True, check_finite=False, driver="evd")
+    if not values[-1] > 0:
+        raise InputError("jacobian: expected one that is not zero: no parameter changes any of the observed values")
+    return Gram(np.where(values > 0, values, 0.0), vectors, of_rows)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Squares:
+    """What a form squares: components of a vector `w`, or misfit and prior of a trained model.
+
+    The quadratic term of the evidence is `q(r)/η` with `r = σ²/η` and
+    `q = Σ_i along_i / (λ_i + r) + across / r + fixed`.
+    """
+
+    along: Float[np.ndarray, " k"]
+    across: float
+    fixed: float
+    lost: float = 0.0
+    """The rounding error of `across`."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Spectrum:
+    """The evidence of one form at every η and σ²."""
+
+    eigenvalues: Float[np.ndarray, " k"]
+    size: int
+    """The number of observations, N; N − k eigenvalues of `AAᵀ` are zero."""
+    squares: Squares
+    offset: float
+    """`log det D`, for noise variances `σ²D`."""
+
+    def quadratic(self, ratio: float) -> float:
+        """Return `q(r)`."""
+        parts = self.squares
+        return float(np.sum(parts.along / (self.eigenvalues + ratio))) + parts.across / ratio + parts.fixed
+
+    def logdet(self, ratio: float) -> float:
+        """Return `log det(C/η)`."""
+        zero = (self.size - len(self.eigenvalues)) * math.log(ratio)
+        return float(np.sum(np.log(self.eigenvalues + ratio))) + zero + self.offset
+
+    def energy(self, eta: float, sigma2: float) -> float:
+        """Return twice the negative log evidence, without `N log 2π`."""
+        ratio = sigma2 / eta
+        return self.quadratic(ratio) / eta + self.size * math.log(eta) + self.logdet(ratio)
+
+    def rounding(self, eta: float, sigma2: float) -> float:
+        """Return an estimate of the rounding error of `energy`: eigenvalues are known to `eps √N` of the largest."""
+        ratio = sigma2 / eta
+        shift = EPS * math.sqrt(self.size) * float(self.eigenvalues[-1])
+        shifted = self.eigenvalues + ratio
+        moved = float(np.sum(self.squares.along / shifted**2)) * shift / eta
+        return shift * float(np.sum(1.0 / shifted)) + moved + self.squares.lost / sigma2
+
+    def profiled(self, eta: float | None, sigma2: float | None) -> tuple[float, float, str]:
+        """Return the η and σ² with the least energy, where they are not given, and a remark if an end was reached."""
+        if eta is not None and sigma2 is not None:
+            return eta, sigma2, ""
+        if not self.quadratic(float(self.eigenvalues[-1])) > 0:
+            raise InputError("eta, sigma2: expected numbers, where all residuals and all parameters are zero")
+
+        def best(ratio: float) -> tuple[float, float]:
+            if eta is not None:
+                return eta, ratio * eta
+            if sigma2 is not None:
+                return sigma2 / ratio, sigma2
+            scale = self.quadratic(ratio) / self.size
+            return scale, ratio * scale
+
+        ratio, end = _least(lambda r: self.energy(*best(r)), float(self.eigenvalues[-1]))
+        return (*best(ratio), end)
+
+
+def _least(energy: Callable[[float], float], largest: float) -> tuple[float, str]:
+    """Return the ratio with the least energy: the best of a logarithmic grid, refined between its neighbours."""
+    logs = np.linspace(math.log(SMALLEST_RATIO * largest), math.log(LARGEST_RATIO * largest), GRID)
+    energies = np.array([energy(math.exp(x)) for x in logs])
+    i = int(np.argmin(energies))
+    between = (float(logs[max(i - 1, 0)]), float(logs[min(i + 1, GRID - 1)]))
+    found = minimize_scalar(lambda x: energy(math.exp(x)), bounds=between, method="bounded", options={"xatol": 1e-9})
+    x = float(found.x) if float(found.fun) < energies[i] else float(logs[i])
+    reach = 0.01 * (logs[1] - logs[0])
+    if x < logs[0] + reach:
+        return math.exp(x), (
+            "sigma2/eta is at the least value that rounding allows: the parameters explain the rows to the last digit"
+        )
+    if x > logs[-1] - reach:
+        return math.exp(x), "sigma2/eta is at its largest value: noise alone explains the rows better than the network"
+    return math.exp(x), ""
+
+
+def of_vector(found: Gram, along: Float[np.ndarray, " k"], square: float) -> Squares:
+    """Return the squares of a vector `w` with `‖w‖²` and `Uᵀw` (of `AAᵀ`), or `VᵀAᵀw` (of `AᵀA`), given."""
+    if found.of_rows:
+        return Squares(along**2, 0.0, 0.0)
+    parts = components(found, along)
+    return Squares(parts**2, max(square - float(parts @ parts), 0.0), 0.0, EPS * len(along) * square)
+
+
+def components(found: Gram, backward: Float[np.ndarray, " k"]) -> Float[np.ndarray, " k"]:
+    """Return `Uᵀw` from `VᵀAᵀw`; zero along directions whose eigenvalues are rounding."""
+    known = found.eigenvalues > 100 * EPS * found.largest
+    return np.where(known, backward, 0.0) / np.sqrt(np.where(known, found.eigenvalues, 1.0))
