@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,7 +58,8 @@ def network_pile(
         A JAX function `apply(params, point)` that returns one number. Give the same function for several networks: it
         is compiled once.
     params
-        The trained parameters: any pytree. Its arrays of floats are the parameters; an Equinox module will do.
+        The trained parameters: any pytree. Its arrays of floats are the parameters (Python numbers are not); an
+        Equinox module will do.
     model
         What is observed: data and physics. The kernel is used for the scale of rows only.
     form
@@ -141,12 +143,14 @@ class JaxNetwork:
         arrays, self.rest = eqx.partition(params, eqx.is_inexact_array)
         self.tree: Any
         paths, self.tree = jax.tree_util.tree_flatten_with_path(arrays)
-        require(len(paths) > 0, "params", params, "a pytree with at least one array of floats")
+        expected = "a pytree with at least one array of floats (Python numbers in it are left alone)"
+        require(len(paths) > 0, "params", params, expected)
         self.names = [jax.tree_util.keystr(path) or "params" for path, _ in paths]
         self.leaves = [jnp.asarray(_checked(leaf, name)) for name, (_, leaf) in zip(self.names, paths, strict=True)]
         self.apply = apply
         self.notes = _promoted([leaf for _, leaf in paths]) + self._check_output(points[0])
-        self.chosen = tuple(self._chosen(parameters, params, points))
+        self._forget_what_changed(points)
+        self.chosen = tuple(self._chosen(parameters, points))
         where = [self.leaves[i] for i in self.chosen]
         self.size = sum(leaf.size for leaf in where)
         centres = self._centres(centre)
@@ -170,33 +174,58 @@ class JaxNetwork:
         """Raise an `InputError` unless the network returns one real number; say if it has fewer digits."""
         whole = eqx.combine(jax.tree.unflatten(self.tree, self.leaves), self.rest)
         check_coordinates(lambda p: self.apply(whole, p), point, "apply")
-        at = functools.partial(_output, self.apply, whole)
-        out = call(lambda p: eqx.filter_eval_shape(at, p), jnp.asarray(point), "apply", SIGNATURE)
+
+        def evaluate(given: tuple[Any, Array]) -> Any:
+            return eqx.filter_eval_shape(lambda w, p: self.apply(w, p), *given)
+
+        try:
+            out = call(evaluate, (whole, jnp.asarray(point)), "apply", SIGNATURE)
+        except InputError:
+            raise
+        except Exception as error:
+            kind = type(error).__name__
+            raise InputError(f"apply: expected {SIGNATURE}; calling it gave {kind}: {error}") from error
         expected = "one real number at each point"
         leaves = jax.tree.leaves(out)
         require(len(leaves) == 1 and hasattr(out, "shape"), "apply", out, expected)
-        require(np.prod(out.shape, dtype=int) == 1, "apply", f"an output of shape {out.shape}", expected)
+        require(math.prod(out.shape) == 1, "apply", f"an output of shape {out.shape}", expected)
         require(jnp.issubdtype(out.dtype, jnp.floating), "apply", f"an output of dtype {out.dtype}", expected)
         if out.dtype != np.float64:
             return (f"the network computes in {out.dtype}, with few digits, although its parameters are float64",)
         return ()
 
-    def _chosen(self, parameters: Any, params: Any, points: Float[np.ndarray, "n d"]) -> Sequence[int]:
+    def _values(self, leaves: list[Array], points: Array) -> Float[np.ndarray, " n"]:
+        """Return the network, as it was compiled, at points."""
+        zero = ((0,) * points.shape[1],)
+        return np.asarray(_derivatives(self.apply, self.tree, self.rest, zero, leaves, points))[0]
+
+    def _forget_what_changed(self, points: Float[np.ndarray, "n d"]) -> None:
+        """Have `apply` compiled anew if it gives other values than when it was: it may read more than its arguments."""
+        at = _probes(points)
+        now = np.asarray(jax.vmap(_function(self.apply, self.tree, self.rest, self.leaves))(at))
+        before = self._values(self.leaves, at)
+        if not np.all(np.abs(now - before) <= 1e-9 * np.abs(now).max()):
+            self.apply = functools.partial(self.apply)
+
+    def _chosen(self, parameters: Any, points: Float[np.ndarray, "n d"]) -> Sequence[int]:
         if isinstance(parameters, str) and parameters == "all":
             return range(len(self.leaves))
         if isinstance(parameters, str) and parameters == "last layer":
-            at = jnp.asarray(points[np.linspace(0, len(points) - 1, PROBES).astype(int)])
-            zero = ((0,) * at.shape[1],)
+            at = _probes(points)
 
             def evaluate(arrays: list[np.ndarray]) -> np.ndarray:
-                leaves = [jnp.asarray(array) for array in arrays]
-                return np.asarray(_derivatives(self.apply, self.tree, self.rest, zero, leaves, at))[0]
+                return self._values([jnp.asarray(array) for array in arrays], at)
 
             return affine_arrays(evaluate, [np.asarray(leaf) for leaf in self.leaves], self.names)
         expected = "'all', 'last layer', or a function from params to those of its leaves that count"
         require(callable(parameters), "parameters", parameters, expected)
         numbered = eqx.combine(jax.tree.unflatten(self.tree, range(len(self.leaves))), self.rest)
-        picked = [leaf for leaf in jax.tree.leaves(parameters(numbered)) if type(leaf) is int]
+        try:
+            branches = parameters(numbered)
+        except Exception as error:
+            what = f"calling it gave {type(error).__name__}: {error}"
+            raise InputError(f"parameters: expected {expected}; {what}") from error
+        picked = [leaf for leaf in jax.tree.leaves(branches) if type(leaf) is int]
         known = sorted({i for i in picked if 0 <= i < len(self.leaves)})
         require(len(known) > 0, "parameters", parameters, f"{expected}; it picked none of {', '.join(self.names)}")
         return known
@@ -207,7 +236,8 @@ class JaxNetwork:
         arrays = eqx.filter(centre, eqx.is_inexact_array)
         same = jax.tree.structure(arrays) == self.tree
         require(same, "centre", centre, "a pytree with the structure of params")
-        found = [jnp.asarray(as_array(leaf, "centre")) for leaf in jax.tree.leaves(arrays)]
+        given = zip(self.names, jax.tree.leaves(arrays), strict=True)
+        found = [jnp.asarray(as_array(leaf, f"centre{name}")) for name, leaf in given]
         for name, mine, its in zip(self.names, self.leaves, found, strict=True):
             require(mine.shape == its.shape, f"centre{name}", its, f"shape {mine.shape}, as in params")
         return found
@@ -228,10 +258,16 @@ class JaxNetwork:
             name, shape = f"scales{self.names[i]}" if given[i] is not scales else "scales", self.leaves[i].shape
             value = as_array(given[i], name)
             require(bool(np.all(value > 0)), name, float(value.min()) if value.size else value, "positive variances")
-            fits = value.ndim <= len(shape) and np.broadcast_shapes(value.shape, shape) == shape
+            fits = value.ndim <= len(shape) and all(
+                a in (1, b) for a, b in zip(value.shape[::-1], shape[::-1], strict=False)
+            )
             require(fits, name, value, f"a number or shape {shape}, as in params")
             found.append(jnp.broadcast_to(value, shape))
         return found
+
+
+def _probes(points: Float[np.ndarray, "n d"]) -> Float[Array, "m d"]:
+    return jnp.asarray(points[np.linspace(0, len(points) - 1, PROBES).astype(int)])
 
 
 def _checked(leaf: Any, name: str) -> np.ndarray:
@@ -248,10 +284,6 @@ def _promoted(leaves: Sequence[Any]) -> tuple[str, ...]:
 
 def _flat(arrays: Sequence[Array]) -> Float[np.ndarray, " P"]:
     return np.concatenate([np.asarray(array, dtype=float).ravel() for array in arrays])
-
-
-def _output(apply: Callable[[Any, Array], Any], params: Any, point: Array) -> Any:
-    return apply(params, point)
 
 
 def _function(

@@ -42,7 +42,7 @@ def affine_arrays(
         for _ in range(DIRECTIONS):
             steps = {i: sizes[i] * rng.standard_normal(arrays[i].shape) for i in which}
             ahead, behind = (
-                evaluate([array + sign * steps[i] if i in steps else array for i, array in enumerate(arrays)])
+                evaluate([np.asarray(a + sign * steps[i]) if i in steps else a for i, a in enumerate(arrays)])
                 for sign in (1.0, -1.0)
             )
             moves |= bool(np.any(ahead != behind))

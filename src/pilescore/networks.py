@@ -24,10 +24,11 @@ from .errors import (
 )
 from .laplace import Form, Scaling, Tangent, Trained
 from .model import Model
+from .nonlinear import Nonlinear
 from .observations import Observation, check_names, labels, observe
 from .operators import Operator, identity
 from .spectrum import Spectrum
-from .tangents import GivenRows, Network, NetworkRows, Seen, drawn_afresh, prior_variances, seen
+from .tangents import GivenRows, Network, NetworkRows, Seen, Whitened, drawn_afresh, prior_variances, seen
 
 Points = Literal["fresh", "held out", "training"]
 
@@ -132,15 +133,15 @@ class NetworkPile:
         spectrum = self.tangent.spectrum(form)
         return dataclasses.replace(self, form=form, spectrum=spectrum, **_terms(spectrum, eta, sigma2, self.notes))
 
-    def mean(self, points: Any, operator: Operator = identity) -> Float[np.ndarray, " n"]:
+    def mean(self, points: Any, operator: Operator | Nonlinear = identity) -> Float[np.ndarray, " n"]:
         """Return the network, or an operator of it, at points of shape (n, d)."""
         return self._seen(points, operator).predicted
 
-    def std(self, points: Any, operator: Operator = identity) -> Float[np.ndarray, " n"]:
+    def std(self, points: Any, operator: Operator | Nonlinear = identity) -> Float[np.ndarray, " n"]:
         """Return the standard deviation of the network's tangent, given the rows that it was scored on."""
         return np.sqrt(self.variance(points, operator))
 
-    def variance(self, points: Any, operator: Operator = identity) -> Float[np.ndarray, " n"]:
+    def variance(self, points: Any, operator: Operator | Nonlinear = identity) -> Float[np.ndarray, " n"]:
         """Return the variance of `A f` by the linearised Laplace approximation, in batches.
 
         Where rounding makes it negative it is given as zero, and a `PrecisionWarning` says so.
@@ -164,7 +165,7 @@ class NetworkPile:
             found = np.where(below, 0.0, found)
         return found
 
-    def covariance(self, points: Any, operator: Operator = identity) -> Float[np.ndarray, "n n"]:
+    def covariance(self, points: Any, operator: Operator | Nonlinear = identity) -> Float[np.ndarray, "n n"]:
         """Return the covariance of `A f` at points, by the linearised Laplace approximation."""
         rows = NetworkRows(self._network, [self._seen(points, operator)])
         queried = np.concatenate([rows.make(number) for number in range(len(rows.cells()))])
@@ -174,6 +175,9 @@ class NetworkPile:
         """Return the noise variances `σ²D` that the values of a block would have."""
         network, model = self._network, self.tangent.model
         assert model is not None
+        dimension = model.blocks[0].dimension
+        good = isinstance(block, Observation) and block.dimension == dimension
+        require(good, "block", block, f"a block of ps.observe or ps.impose whose points have {dimension} coordinates")
         known = seen(network, block, block.name or block.role)
         return self.sigma2 * _relative_noise(model, [known], self.tangent.rows)
 
@@ -183,9 +187,10 @@ class NetworkPile:
             raise InputError("a score from a Jacobian has no network to evaluate: use variance_from_jacobian")
         return self.tangent.network
 
-    def _seen(self, points: Any, operator: Operator) -> Seen:
+    def _seen(self, points: Any, operator: Operator | Nonlinear) -> Seen:
         network, model = self._network, self.tangent.model
         assert model is not None
+        require(isinstance(operator, Operator | Nonlinear), "operator", operator, "an operator such as ps.identity")
         where = as_points(points, "points")
         dimension = model.blocks[0].dimension
         require(where.shape[1] == dimension, "points", where, f"points with {dimension} coordinates")
@@ -209,8 +214,8 @@ def scored(
     """Return PILE of a network of any framework; the options are those of `network_pile`."""
     _check_options(form, eta, sigma2)
     require(isinstance(model, Model), "model", model, "a ps.Model, whose data and physics the network is scored on")
-    require(points in get_args(Points), "points", points, "'fresh', 'held out' or 'training'")
-    require(rows in get_args(Scaling), "rows", rows, "'prior' or 'model'")
+    _check_choice(points, "points", get_args(Points))
+    _check_choice(rows, "rows", get_args(Scaling))
     as_count(seed, "seed", least=0)
     limit = None if memory is None else as_positive(memory, "memory")
     own = [seen(network, block, label) for block, label in zip(model.blocks, model.labels, strict=True)]
@@ -234,7 +239,8 @@ def scored(
     )
     residuals = {name: _root_mean_square(each.residuals) for name, each in zip(model.labels, blocks, strict=True)}
     loss = sum(float(np.mean(each.residuals**2)) for each in own)
-    return _result(given.decomposed(limit, progress), form, eta, sigma2, residuals, loss)
+    found = _result(given.decomposed(limit, progress), form, eta, sigma2, residuals, loss)
+    return dataclasses.replace(found, notes=(*found.notes, *_idle(found.tangent.whitened, blocks, model.labels)))
 
 
 def network_pile_from_jacobian(
@@ -361,6 +367,16 @@ def _relative_noise(model: Model, blocks: Sequence[Seen], rows: Scaling) -> Floa
     return np.concatenate([v * part / part.mean() for v, part in zip(scale, spreads, strict=True)])
 
 
+def _idle(whitened: Whitened, blocks: Sequence[Seen], names: Sequence[str]) -> list[str]:
+    """Say which blocks no parameter has anything to do with, where the Jacobian is there to see."""
+    notes, done = [], 0
+    for each, name in zip(blocks, names, strict=True):
+        if whitened.held is not None and not whitened.held[done : done + each.block.size].any():
+            notes.append(f"no parameter changes the values of block {name!r} ({each.block.operator} of the network)")
+        done += each.block.size
+    return notes
+
+
 def _warn_of_training_points(points: Points, kept: list[str]) -> None:
     if points == "training":
         warnings.warn(
@@ -380,10 +396,15 @@ def _warn_of_training_points(points: Points, kept: list[str]) -> None:
 
 
 def _check_options(form: Any, eta: Any, sigma2: Any) -> None:
-    require(form in get_args(Form), "form", form, "'laplace', 'linearised' or 'tangent'")
+    _check_choice(form, "form", get_args(Form))
     for name, value in (("eta", eta), ("sigma2", sigma2)):
         if value is not None:
             as_positive(value, name)
+
+
+def _check_choice(value: Any, name: str, choices: tuple[str, ...]) -> None:
+    *some, last = map(repr, choices)
+    require(isinstance(value, str) and value in choices, name, value, f"{', '.join(some)} or {last}")
 
 
 def _as_jacobian(value: Any, columns: int | None) -> Float[np.ndarray, "n P"]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.linalg import eigh
 from scipy.optimize import minimize_scalar
 
@@ -19,6 +19,9 @@ SMALLEST_RATIO = 1e5 * EPS
 
 LARGEST_RATIO = 1e8
 """The largest, at which nothing but noise is left."""
+
+FLAT = 1e-6
+"""Nats by which the energy changes over all ratios where they do not matter."""
 
 GRID = 241
 """Values of `σ²/η` that are tried before the best is refined."""
@@ -95,14 +98,15 @@ class Spectrum:
         shift = EPS * math.sqrt(self.size) * float(self.eigenvalues[-1])
         shifted = self.eigenvalues + ratio
         moved = float(np.sum(self.squares.along / shifted**2)) * shift / eta
-        return shift * float(np.sum(1.0 / shifted)) + moved + self.squares.lost / sigma2
+        summed = EPS * (abs(self.quadratic(ratio)) / eta + float(np.sum(np.abs(np.log(shifted)))) + abs(self.offset))
+        return shift * float(np.sum(1.0 / shifted)) + moved + self.squares.lost / sigma2 + summed
 
     def profiled(self, eta: float | None, sigma2: float | None) -> tuple[float, float, str]:
         """Return the η and σ² with the least energy, where they are not given, and a remark if an end was reached."""
         if eta is not None and sigma2 is not None:
             return eta, sigma2, ""
         if not self.quadratic(float(self.eigenvalues[-1])) > 0:
-            raise InputError("eta, sigma2: expected numbers, where all residuals and all parameters are zero")
+            raise InputError("eta, sigma2: expected numbers, since what the score squares is zero and sets no scale")
 
         def best(ratio: float) -> tuple[float, float]:
             if eta is not None:
@@ -120,6 +124,8 @@ def _least(energy: Callable[[float], float], largest: float) -> tuple[float, str
     """Return the ratio with the least energy: the best of a logarithmic grid, refined between its neighbours."""
     logs = np.linspace(math.log(SMALLEST_RATIO * largest), math.log(LARGEST_RATIO * largest), GRID)
     energies = np.array([energy(math.exp(x)) for x in logs])
+    if np.ptp(energies) < FLAT:
+        return largest, "sigma2/eta was set so that the largest eigenvalue equals it: the rows do not determine it"
     i = int(np.argmin(energies))
     between = (float(logs[max(i - 1, 0)]), float(logs[min(i + 1, GRID - 1)]))
     found = minimize_scalar(lambda x: energy(math.exp(x)), bounds=between, method="bounded", options={"xatol": 1e-9})
@@ -139,10 +145,18 @@ def of_vector(found: Gram, along: Float[np.ndarray, " k"], square: float) -> Squ
     if found.of_rows:
         return Squares(along**2, 0.0, 0.0)
     parts = components(found, along)
-    return Squares(parts**2, max(square - float(parts @ parts), 0.0), 0.0, EPS * len(along) * square)
+    known = _known(found)
+    errors = 4 * EPS * np.sqrt(len(along) * square * found.largest / found.eigenvalues[known])
+    lost = float(np.sum(errors * (2 * np.abs(parts[known]) + errors)))
+    return Squares(parts**2, max(square - float(parts @ parts), 0.0), 0.0, lost)
 
 
 def components(found: Gram, backward: Float[np.ndarray, " k"]) -> Float[np.ndarray, " k"]:
     """Return `Uᵀw` from `VᵀAᵀw`; zero along directions whose eigenvalues are rounding."""
-    known = found.eigenvalues > 100 * EPS * found.largest
+    known = _known(found)
     return np.where(known, backward, 0.0) / np.sqrt(np.where(known, found.eigenvalues, 1.0))
+
+
+def _known(found: Gram) -> Bool[np.ndarray, " k"]:
+    """Say which eigenvalues are more than rounding."""
+    return found.eigenvalues > 100 * EPS * found.largest
