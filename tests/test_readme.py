@@ -2,6 +2,7 @@
 
 import dataclasses
 import doctest
+import math
 import re
 import runpy
 import shutil
@@ -55,6 +56,18 @@ def test_page_on_nonlinear_equations():
     assert abs(best.values["nu"] - 0.1) < 3 * best.standard_errors["nu"]
     for status in typing.get_args(Status):
         assert f"`{status}`" in page
+
+
+def test_page_on_networks(capsys):
+    page = (DOCS / "networks.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, flags=re.S):
+        exec(compile(block, "networks.md", "exec"), names)
+    found = names["found"]
+    assert found.misfit < 1e-3
+    assert abs(found.mean([1.0])[0] - math.exp(-1)) < 0.02
+    assert names["last"].parameters == 10
+    assert "training loss" in capsys.readouterr().out
 
 
 def test_page_on_diagnosis():

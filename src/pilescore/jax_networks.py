@@ -23,7 +23,7 @@ from .networks import NetworkPile, Points, scored
 
 SIGNATURE = "a function of two arguments, the parameters and one point"
 PROBES = 8
-"""Points at which the last layer is looked for."""
+"""Points of each block at which the last layer, and changes of the function, are looked for."""
 
 
 def network_pile(
@@ -111,7 +111,7 @@ def network_pile(
     (1,)
     """
     require(isinstance(model, Model), "model", model, "a ps.Model, whose data and physics the network is scored on")
-    network = JaxNetwork(apply, params, parameters, centre, scales, model.blocks[0].points)
+    network = JaxNetwork(apply, params, parameters, centre, scales, [block.points for block in model.blocks])
     return scored(
         network,
         model,
@@ -136,7 +136,7 @@ class JaxNetwork:
         parameters: Any,
         centre: Any,
         scales: Any,
-        points: Float[np.ndarray, "n d"],
+        points: Sequence[np.ndarray],
     ) -> None:
         require_float64()
         require(callable(apply), "apply", apply, SIGNATURE)
@@ -148,9 +148,11 @@ class JaxNetwork:
         self.names = [jax.tree_util.keystr(path) or "params" for path, _ in paths]
         self.leaves = [jnp.asarray(_checked(leaf, name)) for name, (_, leaf) in zip(self.names, paths, strict=True)]
         self.apply = apply
-        self.notes = _promoted([leaf for _, leaf in paths]) + self._check_output(points[0])
-        self._forget_what_changed(points)
-        self.chosen = tuple(self._chosen(parameters, points))
+        self.notes = _promoted([leaf for _, leaf in paths]) + self._check_output(points[0][0])
+        rng = np.random.default_rng(0)
+        probes = jnp.asarray(np.concatenate([rng.permutation(block)[:PROBES] for block in points]))
+        self._forget_what_changed(probes)
+        self.chosen = tuple(self._chosen(parameters, probes))
         where = [self.leaves[i] for i in self.chosen]
         self.size = sum(leaf.size for leaf in where)
         centres = self._centres(centre)
@@ -199,19 +201,17 @@ class JaxNetwork:
         zero = ((0,) * points.shape[1],)
         return np.asarray(_derivatives(self.apply, self.tree, self.rest, zero, leaves, points))[0]
 
-    def _forget_what_changed(self, points: Float[np.ndarray, "n d"]) -> None:
+    def _forget_what_changed(self, at: Float[Array, "n d"]) -> None:
         """Have `apply` compiled anew if it gives other values than when it was: it may read more than its arguments."""
-        at = _probes(points)
         now = np.asarray(jax.vmap(_function(self.apply, self.tree, self.rest, self.leaves))(at))
         before = self._values(self.leaves, at)
         if not np.all(np.abs(now - before) <= 1e-9 * np.abs(now).max()):
             self.apply = functools.partial(self.apply)
 
-    def _chosen(self, parameters: Any, points: Float[np.ndarray, "n d"]) -> Sequence[int]:
+    def _chosen(self, parameters: Any, at: Float[Array, "n d"]) -> Sequence[int]:
         if isinstance(parameters, str) and parameters == "all":
             return range(len(self.leaves))
         if isinstance(parameters, str) and parameters == "last layer":
-            at = _probes(points)
 
             def evaluate(arrays: list[np.ndarray]) -> np.ndarray:
                 return self._values([jnp.asarray(array) for array in arrays], at)
@@ -264,10 +264,6 @@ class JaxNetwork:
             require(fits, name, value, f"a number or shape {shape}, as in params")
             found.append(jnp.broadcast_to(value, shape))
         return found
-
-
-def _probes(points: Float[np.ndarray, "n d"]) -> Float[Array, "m d"]:
-    return jnp.asarray(points[np.linspace(0, len(points) - 1, PROBES).astype(int)])
 
 
 def _checked(leaf: Any, name: str) -> np.ndarray:
