@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -147,7 +148,10 @@ class JaxNetwork:
         require(len(paths) > 0, "params", params, expected)
         self.names = [jax.tree_util.keystr(path) or "params" for path, _ in paths]
         self.leaves = [jnp.asarray(_checked(leaf, name)) for name, (_, leaf) in zip(self.names, paths, strict=True)]
-        self.apply = apply
+        self.apply = apply if isinstance(apply, Hashable) else functools.partial(apply)
+        for leaf in jax.tree.leaves(self.rest):
+            known = isinstance(leaf, Hashable) or eqx.is_array(leaf)
+            require(known, "params", leaf, "a pytree of arrays and of things that have a hash")
         self.notes = _promoted([leaf for _, leaf in paths]) + self._check_output(points[0][0])
         rng = np.random.default_rng(0)
         probes = jnp.asarray(np.concatenate([rng.permutation(block)[:PROBES] for block in points]))
@@ -219,14 +223,13 @@ class JaxNetwork:
             return affine_arrays(evaluate, [np.asarray(leaf) for leaf in self.leaves], self.names)
         expected = "'all', 'last layer', or a function from params to those of its leaves that count"
         require(callable(parameters), "parameters", parameters, expected)
-        numbered = eqx.combine(jax.tree.unflatten(self.tree, range(len(self.leaves))), self.rest)
+        numbered = eqx.combine(jax.tree.unflatten(self.tree, map(_Place, range(len(self.leaves)))), self.rest)
         try:
             branches = parameters(numbered)
         except Exception as error:
             what = f"calling it gave {type(error).__name__}: {error}"
             raise InputError(f"parameters: expected {expected}; {what}") from error
-        picked = [leaf for leaf in jax.tree.leaves(branches) if type(leaf) is int]
-        known = sorted({i for i in picked if 0 <= i < len(self.leaves)})
+        known = sorted({leaf.number for leaf in jax.tree.leaves(branches) if isinstance(leaf, _Place)})
         require(len(known) > 0, "parameters", parameters, f"{expected}; it picked none of {', '.join(self.names)}")
         return known
 
@@ -251,7 +254,7 @@ class JaxNetwork:
                 given = self.tree.flatten_up_to(scales)
             except (ValueError, TypeError) as error:
                 what = str(error).splitlines()[0]
-                expected = "a positive number, or a pytree with the structure of params"
+                expected = "a positive number, or a pytree with the structure of params (None where it has no array)"
                 raise InputError(f"scales: expected {expected}; comparing them gave: {what}") from error
         found = []
         for i in self.chosen:
@@ -264,6 +267,13 @@ class JaxNetwork:
             require(fits, name, value, f"a number or shape {shape}, as in params")
             found.append(jnp.broadcast_to(value, shape))
         return found
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Stands for an array of parameters where those that count are picked."""
+
+    number: int
 
 
 def _checked(leaf: Any, name: str) -> np.ndarray:

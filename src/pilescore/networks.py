@@ -23,6 +23,7 @@ from .errors import (
     require,
 )
 from .laplace import Form, Scaling, Tangent, Trained
+from .linalg import require_memory
 from .model import Model
 from .nonlinear import Nonlinear
 from .observations import Observation, check_names, labels, observe
@@ -110,17 +111,19 @@ class NetworkPile:
     @property
     def explained(self) -> dict[str, str]:
         """The three numbers, each with a sentence that says what it can see and what it cannot."""
-        return {
+        known = {
             "PILE": f"{self.value:.6g}. It sees {SEES[self.form]}.",
             "misfit": (
                 f"{self.misfit:.4g}, the mean squared scaled residual at the scoring points. It sees where the network "
                 "misses the rows; not how many parameters that took, nor how sure the network can be."
             ),
-            "training loss": (
+        }
+        if not math.isnan(self.training_loss):
+            known["training loss"] = (
                 f"{self.training_loss:.4g}, the mean squared residuals at the model's own points. It sees how far "
                 "training came; not what happens between the points that it was trained on."
-            ),
-        }
+            )
+        return known
 
     def at(self, *, eta: Any = None, sigma2: Any = None, form: Form | None = None) -> NetworkPile:
         """Return the score at other η and σ², profiled where they are not given, or of another form, in O(N).
@@ -168,6 +171,8 @@ class NetworkPile:
     def covariance(self, points: Any, operator: Operator | Nonlinear = identity) -> Float[np.ndarray, "n n"]:
         """Return the covariance of `A f` at points, by the linearised Laplace approximation."""
         rows = NetworkRows(self._network, [self._seen(points, operator)])
+        count = rows.shape[0]
+        require_memory(count, 8.0 * (2 * count**2 + count * (self.parameters + self.size)), "the covariance of points")
         queried = np.concatenate([rows.make(number) for number in range(len(rows.cells()))])
         return self.eta * self.tangent.covariance(queried, self.sigma2 / self.eta, diagonal=False)
 
@@ -330,7 +335,8 @@ def _terms(spectrum: Spectrum, eta: Any, sigma2: Any, notes: tuple[str, ...]) ->
     """Return the terms of the evidence at hyperparameters that are given, or else profiled."""
     given = [None if value is None else as_positive(value, name) for name, value in (("eta", eta), ("sigma2", sigma2))]
     scale, level, remark = spectrum.profiled(*given)
-    n, ratio = spectrum.size, level / scale
+    n, ratio = spectrum.size, level / scale if scale > 0 else math.inf
+    require(1e-300 < ratio < 1e300, "sigma2/eta", ratio, "a ratio between 1e-300 and 1e300")
     quadratic = spectrum.quadratic(ratio) / scale / n
     prior = spectrum.squares.fixed / scale / n
     complexity = (spectrum.logdet(ratio) + n * math.log(scale)) / n

@@ -17,6 +17,7 @@ import psutil
 from jaxtyping import Float
 
 from .atoms import MultiIndex
+from .domains import Nodes, Region, Union
 from .errors import InputError, MemoryLimitError
 from .frames import pure_linearised
 from .gram import cross, variances
@@ -35,6 +36,9 @@ CHUNK_BYTES = 6.4e7
 
 MAKING = 3
 """How many times the memory of rows is in use while they are made."""
+
+FRESH = 0x70696C65
+"""Sets the streams of fresh points apart from those of rules with the same seed."""
 
 POINTS = 8192
 """Points at which a network is evaluated at a time."""
@@ -124,18 +128,18 @@ def drawn_afresh(model: Model, seed: int) -> tuple[tuple[Observation, ...], list
     kept = []
     labels = model.labels[len(model.data) :]
     for number, (block, label) in enumerate(zip(model.physics, labels, strict=True)):
-        moved = block if block.matrix is not None else _moved(block, label, MonteCarlo(block.size, seed), number)
+        moved = block if block.matrix is not None else _moved(block, label, (seed, number))
         if moved is None:
             kept.append(label)
         blocks.append(block if moved is None else moved)
     return tuple(blocks), kept
 
 
-def _moved(block: Observation, label: str, rule: MonteCarlo, stream: int) -> Observation | None:
+def _moved(block: Observation, label: str, stream: tuple[int, ...]) -> Observation | None:
     """Return a block at new points of its region, unless only the old ones have a value or a noise."""
     if block.region is None or block.nodes is None or block.source is None:
         return None
-    on = block.region(rule.independent(stream))
+    on = _drawn(block.region, block.points, stream)
     temperature = None if block.temperature is None else float(block.temperature)
     if np.array_equal(block.weights, block.nodes.weights):
         return impose(block.operator, block.source, on=on, rho=temperature, name=label)
@@ -145,11 +149,30 @@ def _moved(block: Observation, label: str, rule: MonteCarlo, stream: int) -> Obs
     return impose(block.operator, block.source, on=on, noise=deviation, name=label)
 
 
+def _drawn(region: Region, points: Float[np.ndarray, "n d"], stream: tuple[int, ...]) -> Nodes:
+    """Return as many random nodes of a region, in each part of a union as many as there are points in it."""
+    if not isinstance(region, Union):
+        seed = int(np.random.SeedSequence([FRESH, *stream]).generate_state(1, np.uint64)[0])
+        return region(MonteCarlo(len(points), seed))
+    left = np.ones(len(points), dtype=bool)
+    parts: dict[int, Nodes] = {}
+    numbered = sorted(enumerate(region.regions), key=lambda pair: pair[1].normal is None)  # faces are in the interior
+    for number, part in numbered:
+        mine = left & part.contains(points)
+        left &= ~mine
+        if mine.any():
+            parts[number] = _drawn(part, points[mine], (*stream, number))
+    first, *others = (parts[number] for number in sorted(parts))
+    return sum(others, start=first)
+
+
 def prior_variances(kernel: Kernel, blocks: Sequence[Seen]) -> list[float]:
     """Return the mean prior variance of what each block observes, relative to that of the function itself."""
     everywhere = np.concatenate([each.block.points for each in blocks])
     plain = observe(identity, 0.0, at=everywhere)
     reference = _mean_variance(kernel, layout([plain]))
+    if not reference > 0:
+        raise InputError(f"rows: {kernel!r} has no variance at any of the points, to scale rows by: use rows='model'")
     found = []
     for each in blocks:
         rows = layout([each.block], [each.table])
