@@ -143,6 +143,8 @@ class JaxNetwork:
         require(callable(apply), "apply", apply, SIGNATURE)
         arrays, self.rest = eqx.partition(params, eqx.is_inexact_array)
         self.tree: Any
+        self.whole: Any = jax.tree.structure(params)
+        self.places = [i for i, leaf in enumerate(jax.tree.leaves(params)) if eqx.is_inexact_array(leaf)]
         paths, self.tree = jax.tree_util.tree_flatten_with_path(arrays)
         expected = "a pytree with at least one array of floats (Python numbers in it are left alone)"
         require(len(paths) > 0, "params", params, expected)
@@ -251,11 +253,12 @@ class JaxNetwork:
             given = [scales] * len(self.leaves)
         else:
             try:
-                given = self.tree.flatten_up_to(scales)
+                every = self.whole.flatten_up_to(scales)
             except (ValueError, TypeError) as error:
                 what = str(error).splitlines()[0]
-                expected = "a positive number, or a pytree with the structure of params (None where it has no array)"
+                expected = "a positive number, or a pytree with the structure of params"
                 raise InputError(f"scales: expected {expected}; comparing them gave: {what}") from error
+            given = [every[i] for i in self.places]
         found = []
         for i in self.chosen:
             name, shape = f"scales{self.names[i]}" if given[i] is not scales else "scales", self.leaves[i].shape

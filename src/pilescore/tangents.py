@@ -37,6 +37,9 @@ CHUNK_BYTES = 6.4e7
 MAKING = 3
 """How many times the memory of rows is in use while they are made."""
 
+COPIES = 6
+"""Vectors of the parameters that are held: their values, prior, gradients."""
+
 FRESH = 0x70696C65
 """Sets the streams of fresh points apart from those of rules with the same seed."""
 
@@ -167,16 +170,13 @@ def _drawn(region: Region, points: Float[np.ndarray, "n d"], stream: tuple[int, 
 
 
 def prior_variances(kernel: Kernel, blocks: Sequence[Seen]) -> list[float]:
-    """Return the mean prior variance of what each block observes, relative to that of the function itself."""
-    everywhere = np.concatenate([each.block.points for each in blocks])
-    plain = observe(identity, 0.0, at=everywhere)
-    reference = _mean_variance(kernel, layout([plain]))
-    if not reference > 0:
-        raise InputError(f"rows: {kernel!r} has no variance at any of the points, to scale rows by: use rows='model'")
+    """Return the mean prior variance of what each block observes, over that of the function at the same points."""
     found = []
     for each in blocks:
-        rows = layout([each.block], [each.table])
-        found.append(_mean_variance(kernel, rows) / reference)
+        plain = observe(identity, 0.0, at=each.block.points)
+        reference = _mean_variance(kernel, layout([plain]))
+        observed = _mean_variance(kernel, layout([each.block], [each.table]))
+        found.append(observed / reference if reference > 0 else 0.0)
     return found
 
 
@@ -288,7 +288,7 @@ def plan(rows: Rows, memory: float | None) -> Plan:
     side = min(n, p)
     available = float(psutil.virtual_memory().available) if memory is None else memory
     largest = max(cell.stop - cell.start for cell in rows.cells())
-    making = 8.0 * p * MAKING * largest
+    making = 8.0 * p * (MAKING * largest + COPIES)
     square = 8.0 * 3 * side**2  # the matrix, its eigenvectors, the workspace of the decomposition
     whole = 8.0 * n * p + making + square
     name = f"{n} × {p}"
@@ -391,11 +391,14 @@ def gram_matrix(whitened: Whitened, progress: bool | None) -> Float[np.ndarray, 
             return total
         assert way.slab is not None
         slabs = list(_slabs(cells, way.slab))
-        out = np.zeros((n, n))
+        out, room = np.zeros((n, n)), np.empty((way.slab, p))
         with progress_bar(sum(n - cells[first].start for first, _ in slabs), way.text, progress) as bar:
             for first, last in slabs:
                 columns = slice(cells[first].start, cells[last - 1].stop)
-                slab = np.concatenate([whitened.cell(i) for i in range(first, last)])
+                slab = room[: columns.stop - columns.start]
+                for number in range(first, last):
+                    start = cells[number].start - columns.start
+                    slab[start : start + cells[number].stop - cells[number].start] = whitened.cell(number)
                 out[columns, columns] = slab @ slab.T
                 bar.update(columns.stop - columns.start)
                 for number in range(last, len(cells)):
