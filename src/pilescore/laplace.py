@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from .errors import InputError
 from .model import Model
-from .spectrum import Gram, Spectrum, Squares, components, gram, of_vector
+from .spectrum import Gram, Spectrum, Squares, gram, of_vector
 from .tangents import Network, Rows, Whitened, gram_matrix, plan, whiten
 
 Form = Literal["laplace", "linearised", "tangent"]
@@ -53,8 +53,8 @@ class Tangent:
         if found.of_rows:
             return of_vector(found, found.vectors.T @ (e + self.whitened.times(delta[:, None])[:, 0]), 0.0)
         back = found.vectors.T @ self.whitened.backward(e)
-        straight = components(found, back) + np.sqrt(found.eigenvalues) * (found.vectors.T @ delta)
-        return dataclasses.replace(of_vector(found, back, float(e @ e)), along=straight**2)
+        inside, moved = of_vector(found, back, float(e @ e)), found.vectors.T @ delta
+        return dataclasses.replace(inside, along=inside.along + 2 * back * moved + found.eigenvalues * moved**2)
 
     def covariance(self, queried: Float[np.ndarray, "n P"], ratio: float, diagonal: bool) -> np.ndarray:
         """Return the posterior covariance over η of linear functions of the parameters, or its diagonal."""

@@ -150,8 +150,7 @@ class NetworkPile:
         Where rounding makes it negative it is given as zero, and a `PrecisionWarning` says so.
         """
         rows = NetworkRows(self._network, [self._seen(points, operator)])
-        parts = [rows.make(number) for number in range(len(rows.cells()))]
-        return np.concatenate([self.variance_from_jacobian(part) for part in parts])
+        return np.concatenate([self.variance_from_jacobian(rows.make(i)) for i in range(len(rows.cells()))])
 
     def variance_from_jacobian(self, jacobian: Any) -> Float[np.ndarray, " n"]:
         """Return the variances of predictions whose gradients in the parameters are the rows of a matrix (n, P)."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from scipy.linalg import eigh
 from scipy.optimize import minimize_scalar
 
@@ -45,7 +45,7 @@ class Gram:
 def gram(matrix: Float[np.ndarray, "k k"], of_rows: bool) -> Gram:
     """Return the eigendecomposition of `AAᵀ` or `AᵀA`, which is overwritten."""
     with threads(len(matrix)):
-        values, vectors = eigh(matrix, overwrite_a=True, check_finite=False, driver="evd")
+        values, vectors = eigh(matrix.T, lower=False, overwrite_a=True, check_finite=False, driver="evd")
     if not values[-1] > 0:
         raise InputError("jacobian: expected one that is not zero: no parameter changes any of the observed values")
     return Gram(np.where(values > 0, values, 0.0), vectors, of_rows)
@@ -144,19 +144,8 @@ def of_vector(found: Gram, along: Float[np.ndarray, " k"], square: float) -> Squ
     """Return the squares of a vector `w` with `‖w‖²` and `Uᵀw` (of `AAᵀ`), or `VᵀAᵀw` (of `AᵀA`), given."""
     if found.of_rows:
         return Squares(along**2, 0.0, 0.0)
-    parts = components(found, along)
-    known = _known(found)
+    known = found.eigenvalues > 100 * EPS * found.largest  # along the others `w` has no part in the range of `A`
+    parts = np.where(known, along, 0.0) / np.sqrt(np.where(known, found.eigenvalues, 1.0))
     errors = 4 * EPS * np.sqrt(len(along) * square * found.largest / found.eigenvalues[known])
     lost = float(np.sum(errors * (2 * np.abs(parts[known]) + errors)))
     return Squares(parts**2, max(square - float(parts @ parts), 0.0), 0.0, lost)
-
-
-def components(found: Gram, backward: Float[np.ndarray, " k"]) -> Float[np.ndarray, " k"]:
-    """Return `Uᵀw` from `VᵀAᵀw`; zero along directions whose eigenvalues are rounding."""
-    known = _known(found)
-    return np.where(known, backward, 0.0) / np.sqrt(np.where(known, found.eigenvalues, 1.0))
-
-
-def _known(found: Gram) -> Bool[np.ndarray, " k"]:
-    """Say which eigenvalues are more than rounding."""
-    return found.eigenvalues > 100 * EPS * found.largest

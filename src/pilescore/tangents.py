@@ -37,6 +37,9 @@ CHUNK_BYTES = 6.4e7
 MAKING = 3
 """How many times the memory of rows is in use while they are made."""
 
+ROUNDING = 1e-12
+"""The part of the largest variance that a functional could have below which its own is rounding."""
+
 COPIES = 6
 """Vectors of the parameters that are held: their values, prior, gradients."""
 
@@ -187,7 +190,10 @@ def _mean_variance(kernel: Kernel, rows: Layout) -> float:
             total += float(variances(kernel, tile, 1.0).sum())
         else:
             alone = Layout((dataclasses.replace(tile, rows=slice(0, tile.size)),), np.arange(tile.size))
-            total += float(np.trace(cross(kernel, alone.tiles[0], alone, 1.0)))
+            found = np.diagonal(cross(kernel, alone.tiles[0], alone, 1.0))
+            points = dataclasses.replace(tile, rows=slice(0, tile.width), matrix=None)
+            most = (np.abs(tile.matrix) @ np.sqrt(np.maximum(variances(kernel, points, 1.0), 0.0))) ** 2
+            total += float(np.where(found > ROUNDING * most, found, 0.0).sum())
     return total / rows.size
 
 

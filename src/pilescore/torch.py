@@ -1,0 +1,394 @@
+"""PILE of networks trained with PyTorch: `pilescore.torch.network_pile`.
+
+PyTorch is not installed with pilescore unless asked for: `pip install 'pilescore[torch]'`. The module that is scored is
+copied and never changed; all is computed in float64 on the CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+
+from .atoms import MultiIndex
+from .errors import InputError, PilescoreError, as_array, did_you_mean, listed, require
+from .laplace import Form, Scaling
+from .last_layer import affine_arrays
+from .model import Model
+from .networks import NetworkPile, Points, scored
+
+try:
+    import torch
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ModuleNotFoundError("pilescore.torch needs PyTorch: pip install 'pilescore[torch]'", name="torch") from error
+
+from torch.func import functional_call, grad, jvp, vmap
+
+Tensors: TypeAlias = dict[str, torch.Tensor]
+
+SEEN = 16
+"""Points at which a module is tried, and its last layer looked for."""
+
+
+def network_pile(
+    module: torch.nn.Module,
+    model: Model,
+    *,
+    form: Form = "laplace",
+    parameters: Any = "all",
+    eta: Any = None,
+    sigma2: Any = None,
+    centre: Any = None,
+    scales: Any = 1.0,
+    points: Points = "fresh",
+    seed: int = 0,
+    rows: Scaling = "prior",
+    memory: Any = None,
+    progress: bool | None = None,
+) -> NetworkPile:
+    """Return PILE of a trained PyTorch module, linearised in its parameters: `ps.network_pile` for PyTorch.
+
+    Parameters
+    ----------
+    module
+        A `torch.nn.Module` with one output. It is called with points of shape (1, d), as a batch of one, and is not
+        changed: its parameters and buffers are copied in float64 to the CPU. Parameters with `requires_grad=False`
+        stay as they are.
+    model
+        What it was trained on: observations, temperatures, and a kernel for the noise of rows of different operators.
+    form, eta, sigma2, points, seed, rows, memory, progress
+        As for `ps.network_pile`.
+    parameters
+        `"all"`; `"last layer"`, those in which the output is affine; or a list of their names.
+    centre
+        The prior mean of parameters by name, as the `state_dict` of the module before training; zero for the others.
+    scales
+        The prior variances of parameters, up to `eta`: a number, or numbers or arrays by name; one for the others.
+
+    Examples
+    --------
+    >>> import torch, pilescore as ps
+    >>> from pilescore.torch import network_pile
+    >>> line = ps.Box(x=(0, 1))
+    >>> (dx,) = ps.partials(line)
+    >>> model = ps.Model(
+    ...     kernel=ps.RBF(bandwidth=0.5),
+    ...     data=ps.observe(ps.identity, values=[0.0, 1.0], at=[0.0, 1.0]),
+    ...     physics=ps.impose(dx**2, 0.0, on=line.interior(ps.GaussLegendre(8))),
+    ... )
+    >>> _ = torch.manual_seed(0)
+    >>> module = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    >>> score = network_pile(module, model)
+    >>> score.size, score.parameters
+    (10, 25)
+    """
+    require(isinstance(model, Model), "model", model, "a ps.Model")
+    where = np.concatenate([block.points for block in model.blocks])
+    network = TorchNetwork(module, where, parameters=parameters, centre=centre, scales=scales)
+    return scored(
+        network,
+        model,
+        form=form,
+        eta=eta,
+        sigma2=sigma2,
+        points=points,
+        seed=seed,
+        rows=rows,
+        memory=memory,
+        progress=progress,
+    )
+
+
+class TorchNetwork:
+    """A module as the scores of networks see it: its derivatives at points, and their Jacobians in its parameters."""
+
+    size: int
+    displacement: Float[np.ndarray, " P"]
+    spread: Float[np.ndarray, " P"]
+    notes: tuple[str, ...]
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        points: Float[np.ndarray, "n d"],
+        *,
+        parameters: Any = "all",
+        centre: Any = None,
+        scales: Any = 1.0,
+    ) -> None:
+        _check_module(module)
+        _check_mode(module)
+        learnt = dict(module.named_parameters())
+        _check_numbers(learnt | dict(module.named_buffers()))
+        free = [name for name, tensor in learnt.items() if tensor.requires_grad]
+        require(len(free) > 0, "module", _summary(module), "parameters with requires_grad=True; all others stay fixed")
+        self.dimension = int(points.shape[1])
+        with torch.inference_mode(False):
+            self._module = _copied(module)
+            held = {name: _promoted(tensor) for name, tensor in learnt.items()}
+            self._fixed: Tensors = {name: _promoted(tensor) for name, tensor in module.named_buffers()}
+        self._chosen: Tensors = {name: held[name] for name in free}
+        self._fixed |= {name: tensor for name, tensor in held.items() if name not in self._chosen}
+        some = np.random.default_rng(0).permutation(points)[:SEEN]
+        self._check_calls(some)
+        chosen = self._named(parameters, free, learnt, some)
+        self._fixed |= {name: tensor for name, tensor in self._chosen.items() if name not in chosen}
+        self._chosen = {name: self._chosen[name] for name in free if name in chosen}
+        known = [*learnt, *dict(module.named_buffers()), *module.state_dict()]
+        means = self._by_name({} if centre is None else centre, "centre", known, 0.0)
+        variances = scales if isinstance(scales, Mapping) else dict.fromkeys(self._chosen, scales)
+        self.spread = self._by_name(variances, "scales", known, 1.0)
+        require(bool(np.all(self.spread > 0)), "scales", float(self.spread.min()), "positive prior variances")
+        self.displacement = np.concatenate([tensor.numpy().ravel() for tensor in self._chosen.values()]) - means
+        self.size = len(self.displacement)
+        self.notes = tuple(_notes(learnt, free))
+
+    def derivatives(
+        self, points: Float[np.ndarray, "n d"], indices: tuple[MultiIndex, ...]
+    ) -> Float[np.ndarray, "indices n"]:
+        """Return the derivatives `∂^α f` at points."""
+
+        def at(point: torch.Tensor) -> torch.Tensor:
+            return torch.stack(_jets(lambda p: self._value(self._chosen, p), point, indices))
+
+        with _torch_errors(self.dimension):
+            return np.ascontiguousarray(vmap(at)(_tensor(points)).detach().numpy().T)
+
+    def jacobian(
+        self, points: Float[np.ndarray, "n d"], indices: tuple[MultiIndex, ...], table: Float[np.ndarray, "indices n"]
+    ) -> Float[np.ndarray, "n P"]:
+        """Return the derivatives in the parameters of `Σ_α c_α ∂^α f` at points, `c_α` the rows of the table."""
+
+        def combined(chosen: Tensors, point: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+            return torch.stack(_jets(lambda p: self._value(chosen, p), point, indices)) @ column
+
+        with _torch_errors(self.dimension):
+            found = vmap(grad(combined), in_dims=(None, 0, 0))(self._chosen, _tensor(points), _tensor(table.T))
+        return np.concatenate([part.detach().reshape(len(points), -1).numpy() for part in found.values()], axis=1)
+
+    def _value(self, chosen: Tensors, point: torch.Tensor) -> torch.Tensor:
+        """Return the output at one point of shape (d,)."""
+        return functional_call(self._module, {**self._fixed, **chosen}, (point[None],)).reshape(())
+
+    def _check_calls(self, points: Float[np.ndarray, "n d"]) -> None:
+        """Raise an `InputError` unless the module gives one float64 number at a point, always the same."""
+        with _torch_errors(self.dimension):
+            inputs = (_tensor(points[:1]),)
+            output = functional_call(self._module, {**self._fixed, **self._chosen}, inputs)
+            again = functional_call(self._module, {**self._fixed, **self._chosen}, inputs)
+        require(isinstance(output, torch.Tensor), "module", type(output).__name__, "a module that returns one tensor")
+        if output.numel() != 1:
+            raise InputError(
+                f"module: expected one number at each point; for a point of shape (1, {self.dimension}) its output has "
+                f"shape {tuple(output.shape)}. Wrap it in a module that returns the component to be scored"
+            )
+        if output.dtype != torch.float64:
+            raise InputError(
+                f"module: expected an output in float64 where parameters and points are; it is {_dtype(output)}. "
+                "Something inside is cast to another type: see to .float(), .to(torch.float32) and dtype="
+            )
+        if not torch.equal(output.nan_to_num(), again.nan_to_num()):
+            raise InputError("module: two calls at one point give different numbers. If it is random: module.eval()")
+        one = (self.dimension * (0,),)
+        self.jacobian(points[:2], one, np.ones((1, len(points[:2]))))
+
+    def _named(
+        self, wanted: Any, free: Sequence[str], learnt: Mapping[str, torch.Tensor], points: np.ndarray
+    ) -> list[str]:
+        """Return the names of the parameters that were chosen."""
+        expected = "'all', 'last layer' or a list of names of parameters"
+        if isinstance(wanted, str):
+            require(wanted in ("all", "last layer"), "parameters", wanted, f"{expected}; those are {listed(free)}")
+            return list(free) if wanted == "all" else self._last_layer(points)
+        good = isinstance(wanted, Sequence) and len(wanted) > 0 and all(isinstance(name, str) for name in wanted)
+        require(good, "parameters", wanted, expected)
+        for name in wanted:
+            if name not in free:
+                why = "it has requires_grad=False" if name in learnt else f"there are {listed(free)}"
+                hint = "" if name in learnt else did_you_mean(name, free)
+                raise InputError(f"parameters: no parameter {name!r} that may be chosen: {why}{hint}")
+        require(len(set(wanted)) == len(wanted), "parameters", list(wanted), "different names")
+        return list(wanted)
+
+    def _last_layer(self, points: np.ndarray) -> list[str]:
+        """Return the names of the parameters in which the output is affine."""
+        shapes = {name: tensor.shape for name, tensor in self._chosen.items()}
+
+        def evaluate(arrays: Sequence[np.ndarray]) -> np.ndarray:
+            given = {name: _tensor(array).reshape(shapes[name]) for name, array in zip(shapes, arrays, strict=True)}
+            with _torch_errors(self.dimension):
+                return np.array([float(self._value(given, point)) for point in _tensor(points)])
+
+        arrays = [tensor.numpy() for tensor in self._chosen.values()]
+        return [list(shapes)[i] for i in affine_arrays(evaluate, arrays, list(shapes))]
+
+    def _by_name(self, given: Any, argument: str, known: Sequence[str], default: float) -> Float[np.ndarray, " P"]:
+        """Return numbers for all chosen parameters, one after the other, from a mapping by name."""
+        expected = "a mapping by the names of parameters, such as a state_dict"
+        require(isinstance(given, Mapping), argument, given, expected)
+        for name in given:
+            if name not in known:
+                raise InputError(f"{argument}: there is no parameter {name!r}{did_you_mean(name, known)}")
+        parts = []
+        for name, tensor in self._chosen.items():
+            value = given.get(name, default)
+            if isinstance(value, torch.Tensor):
+                value = value.detach().cpu().to(torch.float64).numpy()
+            array, shape = as_array(value, f"{argument}[{name!r}]"), tuple(tensor.shape)
+            fits = array.shape in ((), shape)
+            require(fits, f"{argument}[{name!r}]", array, f"a number or shape {shape}, that of the parameter")
+            parts.append(np.broadcast_to(array, shape).ravel())
+        return np.concatenate(parts)
+
+
+def _jets(
+    function: Callable[[torch.Tensor], torch.Tensor], point: torch.Tensor, indices: tuple[MultiIndex, ...]
+) -> list[torch.Tensor]:
+    """Return partial derivatives at a point by nested forward mode: lower ones come with the highest."""
+
+    def below(alpha: MultiIndex, beta: MultiIndex) -> bool:
+        return all(a <= b for a, b in zip(alpha, beta, strict=True))
+
+    found: dict[MultiIndex, torch.Tensor] = {}
+    for top in indices:
+        if top in found or any(below(top, other) and top != other for other in indices):
+            continue
+        path = [axis for axis, order in enumerate(top) for _ in range(order)]
+        nested: Any = function
+        for axis in path:
+            nested = _with_derivative(nested, axis)
+        tree = nested(point)
+        for alpha in indices:
+            if below(alpha, top) and alpha not in found:
+                found[alpha] = _branch(tree, path, alpha)
+    return [found[alpha] for alpha in indices]
+
+
+def _with_derivative(function: Callable[[torch.Tensor], Any], axis: int) -> Callable[[torch.Tensor], Any]:
+    def both(point: torch.Tensor) -> Any:
+        unit = torch.zeros_like(point)
+        unit[axis] = 1.0
+        return jvp(function, (point,), (unit,))
+
+    return both
+
+
+def _branch(tree: Any, path: Sequence[int], alpha: MultiIndex) -> torch.Tensor:
+    """Return one derivative from nested pairs (value, derivative), the last of the path outermost."""
+    left = list(alpha)
+    for axis in reversed(path):
+        tree = tree[1 if left[axis] else 0]
+        left[axis] -= 1 if left[axis] else 0
+    return tree
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    return torch.tensor(array, dtype=torch.float64, device="cpu")
+
+
+def _promoted(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy on the CPU, in double precision if it holds real or complex numbers."""
+    kind = torch.complex128 if tensor.is_complex() else torch.float64 if tensor.is_floating_point() else tensor.dtype
+    return tensor.detach().cpu().to(dtype=kind, copy=True)
+
+
+def _copied(module: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy of a module in which tensors that are mere attributes are in float64, too."""
+    attributes = (value for each in module.modules() for value in vars(each).values())
+    memo = {id(value): _promoted(value) for value in attributes if isinstance(value, torch.Tensor)}
+    try:
+        return copy.deepcopy(module, memo)
+    except Exception as error:
+        raise InputError(f"module: expected one that copy.deepcopy can copy; it says: {_first_line(error)}") from error
+
+
+def _check_module(module: Any) -> None:
+    require(isinstance(module, torch.nn.Module), "module", module, "a torch.nn.Module")
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    for name, tensor in tensors:
+        if torch.nn.parameter.is_lazy(tensor):
+            raise InputError(f"module: {name!r} has no shape yet: call the module once before it is scored")
+        if tensor.is_meta:
+            raise InputError(f"module: {name!r} has no numbers (device meta): load its state first")
+
+
+def _check_mode(module: torch.nn.Module) -> None:
+    kinds = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase, torch.nn.RReLU)
+    for name, each in module.named_modules():
+        if each.training and isinstance(each, kinds) and getattr(each, "p", 1.0) > 0:
+            raise InputError(
+                f"module: {name or 'it'} is a {type(each).__name__} in training mode, so that the output is random or "
+                "depends on the other points: call module.eval()"
+            )
+
+
+def _check_numbers(tensors: Mapping[str, torch.Tensor]) -> None:
+    for name, tensor in tensors.items():
+        learnt = isinstance(tensor, torch.nn.Parameter)
+        if learnt and tensor.is_complex():
+            raise InputError(f"module: expected real parameters; {name!r} is {_dtype(tensor)}")
+        bad = int((~torch.isfinite(tensor.detach())).sum())
+        if bad:
+            kind = "parameter" if learnt else "buffer"
+            raise InputError(f"module: {bad} of {tensor.numel()} numbers of the {kind} {name!r} are NaN or infinite")
+
+
+def _notes(learnt: Mapping[str, torch.Tensor], free: Sequence[str]) -> Iterator[str]:
+    kinds = dict.fromkeys(_dtype(tensor) for tensor in learnt.values() if tensor.is_floating_point())
+    lower = [kind for kind in kinds if kind != "float64"]
+    if lower:
+        yield f"parameters are {listed(lower)}: promoted to float64"
+    devices = dict.fromkeys(str(tensor.device) for tensor in learnt.values() if tensor.device.type != "cpu")
+    if devices:
+        yield f"parameters are on {listed(list(devices))}: copied to the CPU, where all is computed"
+    fixed = [name for name in learnt if name not in free]
+    if fixed:
+        yield f"held fixed, with requires_grad=False: {listed(fixed)}"
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _summary(module: torch.nn.Module) -> str:
+    return f"a {type(module).__name__} with {sum(1 for _ in module.parameters())} parameters, all fixed"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+@contextlib.contextmanager
+def _torch_errors(dimension: int) -> Iterator[None]:
+    """Say what a module has to be like where calling it fails."""
+    hints = {
+        "dtype": "something inside is of another type than float64: make it a buffer, which is promoted, or float64",
+        "scalar type": "something inside is of another type than float64: make it a buffer, or float64",
+        "control flow": "it has to be the same sequence of operations at every point: torch.where in place of if",
+        "requires_grad": "it differentiates its own output, which torch.func cannot differentiate again by "
+        "torch.autograd: use torch.func.grad or torch.func.jvp inside",
+        "randomness": "it is random: call module.eval()",
+        "DataParallel": "give the module inside it, module.module",
+        "Jitted": "give the module that was compiled by torch.jit",
+        "argument": "its forward has to take one tensor, points of shape (n, d): wrap it in a module that does",
+    }
+    try:
+        with warnings.catch_warnings(), torch.inference_mode(False):
+            warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
+            yield
+    except PilescoreError:
+        raise
+    except Exception as error:
+        text = _first_line(error)
+        hint = next((hint for sign, hint in hints.items() if sign in str(error)), "")
+        raise InputError(
+            f"module: it could not be called with points of shape (1, {dimension}) and differentiated: "
+            f"{text}{'' if not hint else f' ({hint})'}"
+        ) from error
