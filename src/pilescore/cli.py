@@ -126,6 +126,22 @@ def nonlinear(seeds: int | None, quick: bool, **options: Any) -> None:
     _run(module.STUDY, module.Settings.quick(**given) if quick else module.Settings(**given), **options)
 
 
+@study.command()
+@common("pinn", quick="2", full="2", of="Networks with the same settings")
+def pinn(seeds: int | None, quick: bool, **options: Any) -> None:
+    """Train physics-informed networks, and see which number knows the good ones.
+
+    The convection equation, on which many of them fail. Rank correlations of PILE, of the misfit and of the training
+    loss with the true error; and of evidence before training with the error that an architecture reaches. It needs
+    optax: pip install 'pilescore[pinn]'.
+    """
+    from .studies import pinn as module
+
+    module.check_installed()
+    given = _seeds(seeds)
+    _run(module.STUDY, module.Settings.quick(**given) if quick else module.Settings(**given), **options)
+
+
 @commands.command(epilog=EPILOG)
 @common("suite", quick="2", full="5")
 @click.option("--case", "cases", multiple=True, metavar="NAME", help="A case to run; may be given several times.")

@@ -247,6 +247,8 @@ def _network_table(networks: Mapping[str, NetworkPile]) -> pd.DataFrame:
             notes.append(f"another form than {first_name!r}: not comparable")
         if each.size != first.size:
             notes.append(f"another number of rows than {first_name!r}: not comparable")
+        elif not each.tangent.same_rows(first.tangent):
+            notes.append(f"other rows than {first_name!r}, or other weights of them: not comparable")
         rows[name] = {
             "pile": each.value,
             "nats": each.free_energy,

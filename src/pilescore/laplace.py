@@ -11,7 +11,7 @@ from jaxtyping import Float
 from .errors import InputError
 from .model import Model
 from .spectrum import Gram, Spectrum, Squares, gram, of_vector
-from .tangents import Network, Rows, Whitened, gram_matrix, plan, whiten
+from .tangents import Network, NetworkRows, Rows, Whitened, gram_matrix, plan, whiten
 
 Form = Literal["laplace", "linearised", "tangent"]
 Scaling = Literal["prior", "model"]
@@ -38,6 +38,15 @@ class Tangent:
         values, inverse = self.gram.eigenvalues, self.whitened.inverse_root
         offset = -2.0 * float(np.log(inverse).sum())
         return Spectrum(values, len(inverse), self._squares(form), offset)
+
+    def same_rows(self, other: Tangent) -> bool:
+        """Whether another network was scored on the same rows, weighed alike, as far as can be told."""
+        pairs = [(self.whitened.inverse_root, other.whitened.inverse_root), (self.targets, other.targets)]
+        mine, its = self.whitened.rows, other.whitened.rows
+        if isinstance(mine, NetworkRows) and isinstance(its, NetworkRows) and len(mine.blocks) == len(its.blocks):
+            both = zip(mine.blocks, its.blocks, strict=True)
+            pairs += [(a.block.points, b.block.points) for a, b in both]
+        return all(a is not None and b is not None and np.array_equal(a, b) for a, b in pairs if a is not b)
 
     def _squares(self, form: Form) -> Squares:
         """Return what a form squares, in the coordinates of the eigenvectors."""

@@ -28,8 +28,9 @@ from .model import Model
 from .nonlinear import Nonlinear
 from .observations import Observation, check_names, labels, observe
 from .operators import Operator, identity
+from .row_scales import prior_variance
 from .spectrum import Spectrum
-from .tangents import GivenRows, Network, NetworkRows, Seen, Whitened, drawn_afresh, prior_variances, seen
+from .tangents import GivenRows, Network, NetworkRows, Seen, Whitened, drawn_afresh, seen
 
 Points = Literal["fresh", "held out", "training"]
 
@@ -305,9 +306,15 @@ def network_pile_from_jacobian(
     d, spread = as_vector(noise, "noise", n, "row of the Jacobian"), as_vector(scales, "scales", p, column)
     for name, variances in (("noise", d), ("scales", spread)):
         require(bool(np.all(variances > 0)), name, float(variances.min()), "positive variances")
-    loss = float("nan") if training_loss is None else float(as_array(training_loss, "training_loss"))
+    loss = np.array(np.nan) if training_loss is None else as_array(training_loss, "training_loss")
+    require(loss.ndim == 0, "training_loss", training_loss, "a single number")
     tangent = Trained(GivenRows(matrix), e, t, delta, d, spread).decomposed(None, False)
-    return _result(tangent, form, eta, sigma2, {"rows": _root_mean_square(e)}, loss)
+    found = _result(tangent, form, eta, sigma2, {"rows": _root_mean_square(e)}, float(loss))
+    kind = np.asarray(jacobian).dtype
+    if kind.kind != "f" or kind == np.float64:
+        return found
+    note = f"a Jacobian of {kind} was promoted to float64: its own rounding is not in `rounding`"
+    return dataclasses.replace(found, notes=(*found.notes, note))
 
 
 def _result(
@@ -361,7 +368,7 @@ def _relative_noise(model: Model, blocks: Sequence[Seen], rows: Scaling) -> Floa
             own = each.block.temperature
             parts.append(0.5 * (shared[each.block.role] if own is None else float(own)) / each.block.weights)
         return np.concatenate(parts)
-    scale = prior_variances(model.kernel, blocks)
+    scale = [prior_variance(model, each.block) for each in blocks]
     for value, label in zip(scale, labels([each.block for each in blocks]), strict=True):
         if not value > 0:
             raise InputError(

@@ -20,14 +20,10 @@ from .atoms import MultiIndex
 from .domains import Nodes, Region, Union
 from .errors import InputError, MemoryLimitError
 from .frames import pure_linearised
-from .gram import cross, variances
-from .kernels import Kernel
-from .layouts import Layout, layout
 from .linalg import threads
 from .model import Model
 from .nonlinear import Nonlinear
-from .observations import Observation, impose, observe
-from .operators import identity
+from .observations import Observation, impose
 from .quadrature import MonteCarlo
 from .running import progress_bar
 
@@ -36,9 +32,6 @@ CHUNK_BYTES = 6.4e7
 
 MAKING = 3
 """How many times the memory of rows is in use while they are made."""
-
-ROUNDING = 1e-12
-"""The part of the largest variance that a functional could have below which its own is rounding."""
 
 COPIES = 6
 """Vectors of the parameters that are held: their values, prior, gradients."""
@@ -170,31 +163,6 @@ def _drawn(region: Region, points: Float[np.ndarray, "n d"], stream: tuple[int, 
             parts[number] = _drawn(part, points[mine], (*stream, number))
     first, *others = (parts[number] for number in sorted(parts))
     return sum(others, start=first)
-
-
-def prior_variances(kernel: Kernel, blocks: Sequence[Seen]) -> list[float]:
-    """Return the mean prior variance of what each block observes, over that of the function at the same points."""
-    found = []
-    for each in blocks:
-        plain = observe(identity, 0.0, at=each.block.points)
-        reference = _mean_variance(kernel, layout([plain]))
-        observed = _mean_variance(kernel, layout([each.block], [each.table]))
-        found.append(observed / reference if reference > 0 else 0.0)
-    return found
-
-
-def _mean_variance(kernel: Kernel, rows: Layout) -> float:
-    total = 0.0
-    for tile in rows.tiles:
-        if tile.matrix is None:
-            total += float(variances(kernel, tile, 1.0).sum())
-        else:
-            alone = Layout((dataclasses.replace(tile, rows=slice(0, tile.size)),), np.arange(tile.size))
-            found = np.diagonal(cross(kernel, alone.tiles[0], alone, 1.0))
-            points = dataclasses.replace(tile, rows=slice(0, tile.width), matrix=None)
-            most = (np.abs(tile.matrix) @ np.sqrt(np.maximum(variances(kernel, points, 1.0), 0.0))) ** 2
-            total += float(np.where(found > ROUNDING * most, found, 0.0).sum())
-    return total / rows.size
 
 
 @runtime_checkable
