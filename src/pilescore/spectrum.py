@@ -14,8 +14,11 @@ from scipy.optimize import minimize_scalar
 from .errors import InputError
 from .linalg import EPS, threads
 
-SMALLEST_RATIO = 1e5 * EPS
-"""The least `σ²/η`, relative to the largest eigenvalue, that is tried: below it the eigenvalues are rounding."""
+SMALLEST_RATIO = (1e-26, 1e5 * EPS)
+"""Between these, relative to the largest eigenvalue, the least `σ²/η` that is tried."""
+
+UNCERTAIN = 3e-3
+"""The rounding error, for each row, of the log determinant that is borne for a smaller one."""
 
 LARGEST_RATIO = 1e8
 """The largest, at which nothing but noise is left."""
@@ -94,12 +97,25 @@ class Spectrum:
 
     def rounding(self, eta: float, sigma2: float) -> float:
         """Return an estimate of the rounding error of `energy`: eigenvalues are known to `eps √N` of the largest."""
-        ratio = sigma2 / eta
-        shift = EPS * math.sqrt(self.size) * float(self.eigenvalues[-1])
+        ratio, shift = sigma2 / eta, self._shift
         shifted = self.eigenvalues + ratio
         moved = float(np.sum(self.squares.along / shifted**2)) * shift / eta
         summed = EPS * (abs(self.quadratic(ratio)) / eta + float(np.sum(np.abs(np.log(shifted)))) + abs(self.offset))
         return shift * float(np.sum(1.0 / shifted)) + moved + self.squares.lost / sigma2 + summed
+
+    @property
+    def _shift(self) -> float:
+        """How far rounding may have moved eigenvalues."""
+        return EPS * math.sqrt(self.size) * float(self.eigenvalues[-1])
+
+    @property
+    def least_ratio(self) -> float:
+        """The least `σ²/η` at which rounding leaves the log determinant its digits."""
+        ratios = float(self.eigenvalues[-1]) * np.geomspace(*SMALLEST_RATIO, 60)
+        for ratio in ratios:
+            if self._shift * float(np.sum(1.0 / (self.eigenvalues + ratio))) <= UNCERTAIN * self.size:
+                return float(ratio)
+        return float(ratios[-1])
 
     def profiled(self, eta: float | None, sigma2: float | None) -> tuple[float, float, str]:
         """Return the η and σ² with the least energy, where they are not given, and a remark if an end was reached."""
@@ -116,13 +132,13 @@ class Spectrum:
             scale = self.quadratic(ratio) / self.size
             return scale, ratio * scale
 
-        ratio, end = _least(lambda r: self.energy(*best(r)), float(self.eigenvalues[-1]))
+        ratio, end = _least(lambda r: self.energy(*best(r)), self.least_ratio, float(self.eigenvalues[-1]))
         return (*best(ratio), end)
 
 
-def _least(energy: Callable[[float], float], largest: float) -> tuple[float, str]:
+def _least(energy: Callable[[float], float], least: float, largest: float) -> tuple[float, str]:
     """Return the ratio with the least energy: the best of a logarithmic grid, refined between its neighbours."""
-    logs = np.linspace(math.log(SMALLEST_RATIO * largest), math.log(LARGEST_RATIO * largest), GRID)
+    logs = np.linspace(math.log(least), math.log(LARGEST_RATIO * largest), GRID)
     energies = np.array([energy(math.exp(x)) for x in logs])
     if np.ptp(energies) < FLAT:
         return largest, "sigma2/eta was set so that the largest eigenvalue equals it: the rows do not determine it"
@@ -133,7 +149,7 @@ def _least(energy: Callable[[float], float], largest: float) -> tuple[float, str
     reach = 0.01 * (logs[1] - logs[0])
     if x < logs[0] + reach:
         return math.exp(x), (
-            "sigma2/eta is at the least value that rounding allows: the parameters explain the rows to the last digit"
+            "sigma2/eta is at the least value that rounding allows: the parameters explain the rows to the last digits"
         )
     if x > logs[-1] - reach:
         return math.exp(x), "sigma2/eta is at its largest value: noise alone explains the rows better than the network"

@@ -187,7 +187,9 @@ class NetworkRows:
         self.network = network
         self.blocks = tuple(blocks)
         self.shape = (sum(each.block.size for each in blocks), network.size)
-        room = CHUNK_BYTES if memory is None else min(CHUNK_BYTES, memory / MAKING / 8)
+        room = CHUNK_BYTES
+        if memory is not None:  # half of what is left beside the Gram matrix, the other half for rows that are held
+            room = min(room, 0.5 * (memory - _beside(*self.shape)) / (MAKING + 1))
         self.chunk = max(1, min(1024, int(room / (8 * network.size))))
         self._places: list[tuple[Seen, slice]] = []
         self._cells: list[slice] = []
@@ -262,8 +264,8 @@ def plan(rows: Rows, memory: float | None) -> Plan:
     side = min(n, p)
     available = float(psutil.virtual_memory().available) if memory is None else memory
     largest = max(cell.stop - cell.start for cell in rows.cells())
-    making = 8.0 * p * (MAKING * largest + COPIES)
-    square = 8.0 * 3 * side**2  # the matrix, its eigenvectors, the workspace of the decomposition
+    making = 8.0 * p * MAKING * largest
+    square = _beside(n, p)
     whole = 8.0 * n * p + making + square
     name = f"{n} × {p}"
     gram = f"the eigendecomposition of the {side} × {side} Gram matrix {_size(square)}"
@@ -273,9 +275,9 @@ def plan(rows: Rows, memory: float | None) -> Plan:
     if square + making > available or slab < largest:
         least = square + making + (0 if n > p else 8.0 * p * largest)
         raise MemoryLimitError(
-            f"memory: a network with {p} parameters at {n} rows needs at least {_size(least)} ({gram}, "
-            f"{largest} rows of the Jacobian at a time the rest), and {_size(available)} may be used. Score fewer "
-            "rows (fewer nodes in a rule), or parameters='last layer'"
+            f"memory: a network with {p} parameters at {n} rows needs at least {_size(least)}: {gram}, the rest for "
+            f"rows of the Jacobian while they are made. {_size(available)} may be used. Score fewer rows (fewer nodes in a "
+            "rule), or parameters='last layer'"
         )
     if n > p:
         text = f"the {name} Jacobian is streamed, {largest} rows at a time; {gram}"
@@ -285,6 +287,11 @@ def plan(rows: Rows, memory: float | None) -> Plan:
     needed = square + making + 8.0 * p * slab
     held = f"{slab} rows held at a time ({_size(8.0 * p * slab)}), the others made up to {again} times"
     return Plan(True, slab, needed, f"the {name} Jacobian is streamed, {held}; {gram}")
+
+
+def _beside(n: int, p: int) -> float:
+    """Return the bytes of the Gram matrix, its eigenvectors, the workspace of the decomposition, and of parameters."""
+    return 8.0 * (3 * min(n, p) ** 2 + COPIES * p)
 
 
 def _size(count: float) -> str:
