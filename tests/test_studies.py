@@ -99,6 +99,7 @@ def numbers(found):
         yield found
 
 
+@only("poisson")
 def test_a_finished_study_is_drawn_anew_from_its_files(done, monkeypatch):
     which, sizes, summary, _, directory = done
     before = {path: path.read_bytes() for path in [directory / "report.html", *(directory / "figures").iterdir()]}

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 
 from .errors import InputError
+from .linalg import EPS
 from .model import Model
-from .spectrum import Gram, Spectrum, Squares, gram, of_vector
+from .spectrum import Gram, Spectrum, Squares, gram
 from .tangents import Network, NetworkRows, Rows, Whitened, gram_matrix, plan, whiten
+
+LARGE = 1e-6
+"""The part of the largest eigenvalue from which on an eigenvalue is large."""
 
 Form = Literal["laplace", "linearised", "tangent"]
 Scaling = Literal["prior", "model"]
@@ -50,20 +55,39 @@ class Tangent:
 
     def _squares(self, form: Form) -> Squares:
         """Return what a form squares, in the coordinates of the eigenvectors."""
-        found, e, t, delta = self.gram, self.residuals, self.targets, self.displacement
+        e, t, delta = self.residuals, self.targets, self.displacement
         if form == "tangent":
             if t is None:
                 raise InputError("targets: expected the observed values t, for the tangent form; got None")
-            return of_vector(found, found.vectors.T @ (t if found.of_rows else self.whitened.backward(t)), float(t @ t))
+            return self._of_vector(t, 0.0)
         if delta is None:
             raise InputError(f"displacement: expected θ̂ − θ_c, for the {form} form; got None")
         if form == "laplace":
-            return Squares(np.zeros(len(found.eigenvalues)), float(e @ e), float(delta @ delta))
-        if found.of_rows:
-            return of_vector(found, found.vectors.T @ (e + self.whitened.times(delta[:, None])[:, 0]), 0.0)
-        back = found.vectors.T @ self.whitened.backward(e)
-        inside, moved = of_vector(found, back, float(e @ e)), found.vectors.T @ delta
-        return dataclasses.replace(inside, along=inside.along + 2 * back * moved + found.eigenvalues * moved**2)
+            return Squares(np.zeros(len(self.gram.eigenvalues)), float(e @ e), float(delta @ delta))
+        moved = self.whitened.times(delta[:, None])[:, 0]
+        return self._of_vector(e + moved, EPS * math.sqrt(len(e)) * float(np.linalg.norm(moved)))
+
+    def _of_vector(self, vector: Float[np.ndarray, " N"], blurred: float) -> Squares:
+        """Return the squares of a vector along the eigenvectors of `AAᵀ` and across them, given its rounding error.
+
+        From the eigenvectors of `AᵀA`: what is along large eigenvalues is taken off row by row, which keeps the digits
+        of what is left; along small ones it is subtracted as a square, so that an error there is made up for across.
+        """
+        values, vectors = self.gram.eigenvalues, self.gram.vectors
+        if self.gram.of_rows:
+            return Squares((vectors.T @ vector) ** 2, 0.0, 0.0, blurred)
+        large, known = (values > part * self.gram.largest for part in (LARGE, 100 * EPS))
+        roots = np.sqrt(np.where(known, values, 1.0))
+        parts = np.where(large, vectors.T @ self.whitened.backward(vector), 0.0) / roots
+        left = vector - self.whitened.times((vectors @ (parts / roots))[:, None])[:, 0]
+        small = known & ~large
+        if small.any():
+            parts = parts + np.where(small, vectors.T @ self.whitened.backward(left), 0.0) / roots
+        square = float(left @ left)
+        blurred += EPS * math.sqrt(len(parts) / LARGE) * float(np.linalg.norm(vector))
+        errors = np.where(small, 4 * EPS * np.sqrt(len(parts) * square * self.gram.largest) / roots, 0.0)
+        across = max(square - float(np.sum(parts[small] ** 2)), 0.0)
+        return Squares(parts**2, across, 0.0, blurred, errors * (2 * np.abs(parts) + errors))
 
     def covariance(self, queried: Float[np.ndarray, "n P"], ratio: float, diagonal: bool) -> np.ndarray:
         """Return the posterior covariance over η of linear functions of the parameters, or its diagonal."""

@@ -127,9 +127,9 @@ class NetworkPile:
         return known
 
     def at(self, *, eta: Any = None, sigma2: Any = None, form: Form | None = None) -> NetworkPile:
-        """Return the score at other η and σ², profiled where they are not given, or of another form, in O(N).
+        """Return the score at other η and σ², profiled where they are not given, in O(N); or of another form.
 
-        The eigendecomposition is not made again.
+        The eigendecomposition is not made again; another form takes one product with the Jacobian.
         """
         if form is None or form == self.form:
             return dataclasses.replace(self, **_terms(self.spectrum, eta, sigma2, self.notes))
@@ -340,9 +340,10 @@ def _result(
 def _terms(spectrum: Spectrum, eta: Any, sigma2: Any, notes: tuple[str, ...]) -> dict[str, Any]:
     """Return the terms of the evidence at hyperparameters that are given, or else profiled."""
     given = [None if value is None else as_positive(value, name) for name, value in (("eta", eta), ("sigma2", sigma2))]
+    for value, name in zip(given, ("eta", "sigma2"), strict=True):
+        require(value is None or 1e-100 <= value <= 1e100, name, value, "a number between 1e-100 and 1e100")
     scale, level, remark = spectrum.profiled(*given)
-    n, ratio = spectrum.size, level / scale if scale > 0 else math.inf
-    require(1e-300 < ratio < 1e300, "sigma2/eta", ratio, "a ratio between 1e-300 and 1e300")
+    n, ratio = spectrum.size, level / scale
     quadratic = spectrum.quadratic(ratio) / scale / n
     prior = spectrum.squares.fixed / scale / n
     complexity = (spectrum.logdet(ratio) + n * math.log(scale)) / n

@@ -65,8 +65,10 @@ class Squares:
     along: Float[np.ndarray, " k"]
     across: float
     fixed: float
-    lost: float = 0.0
-    """The rounding error of `across`."""
+    blurred: float = 0.0
+    """The size of the rounding error of `w`."""
+    lost: Float[np.ndarray, " k"] | None = None
+    """Rounding errors of `along` that are made up for in `across`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,7 +103,17 @@ class Spectrum:
         shifted = self.eigenvalues + ratio
         moved = float(np.sum(self.squares.along / shifted**2)) * shift / eta
         summed = EPS * (abs(self.quadratic(ratio)) / eta + float(np.sum(np.abs(np.log(shifted)))) + abs(self.offset))
-        return shift * float(np.sum(1.0 / shifted)) + moved + self.squares.lost / sigma2 + summed
+        return shift * float(np.sum(1.0 / shifted)) + moved + self._lost(eta, sigma2) + summed
+
+    def _lost(self, eta: float, sigma2: float) -> float:
+        """Return an estimate of the rounding error that comes with the squared vector itself."""
+        blurred = self.squares.blurred / math.sqrt(sigma2)
+        size = math.sqrt(abs(self.quadratic(sigma2 / eta)) / eta)
+        moved = 0.0
+        if self.squares.lost is not None:
+            ratio = sigma2 / eta
+            moved = float(np.sum(self.squares.lost * (self.eigenvalues / (self.eigenvalues + ratio)))) / sigma2
+        return moved + blurred * (2 * size + blurred)
 
     @property
     def _shift(self) -> float:
@@ -154,14 +166,3 @@ def _least(energy: Callable[[float], float], least: float, largest: float) -> tu
     if x > logs[-1] - reach:
         return math.exp(x), "sigma2/eta is at its largest value: noise alone explains the rows better than the network"
     return math.exp(x), ""
-
-
-def of_vector(found: Gram, along: Float[np.ndarray, " k"], square: float) -> Squares:
-    """Return the squares of a vector `w` with `‖w‖²` and `Uᵀw` (of `AAᵀ`), or `VᵀAᵀw` (of `AᵀA`), given."""
-    if found.of_rows:
-        return Squares(along**2, 0.0, 0.0)
-    known = found.eigenvalues > 100 * EPS * found.largest  # along the others `w` has no part in the range of `A`
-    parts = np.where(known, along, 0.0) / np.sqrt(np.where(known, found.eigenvalues, 1.0))
-    errors = 4 * EPS * np.sqrt(len(along) * square * found.largest / found.eigenvalues[known])
-    lost = float(np.sum(errors * (2 * np.abs(parts[known]) + errors)))
-    return Squares(parts**2, max(square - float(parts @ parts), 0.0), 0.0, lost)

@@ -17,7 +17,7 @@ import psutil
 from jaxtyping import Float
 
 from .atoms import MultiIndex
-from .domains import Nodes, Region, Union
+from .domains import Nodes, Region, Slice, Union
 from .errors import InputError, MemoryLimitError
 from .frames import pure_linearised
 from .linalg import threads
@@ -155,9 +155,13 @@ def _drawn(region: Region, points: Float[np.ndarray, "n d"], stream: tuple[int, 
         return region(MonteCarlo(len(points), seed))
     left = np.ones(len(points), dtype=bool)
     parts: dict[int, Nodes] = {}
-    numbered = sorted(enumerate(region.regions), key=lambda pair: pair[1].normal is None)  # faces are in the interior
+
+    def is_whole(pair: tuple[int, Region]) -> bool:
+        return pair[1].normal is None and not isinstance(pair[1], Slice)
+
+    numbered = sorted(enumerate(region.regions), key=is_whole)  # faces and slices lie in the interior
     for number, part in numbered:
-        mine = left & part.contains(points)
+        mine = left & (part.contains(points) | (number == numbered[-1][0]))
         left &= ~mine
         if mine.any():
             parts[number] = _drawn(part, points[mine], (*stream, number))
@@ -276,8 +280,8 @@ def plan(rows: Rows, memory: float | None) -> Plan:
         least = square + making + (0 if n > p else 8.0 * p * largest)
         raise MemoryLimitError(
             f"memory: a network with {p} parameters at {n} rows needs at least {_size(least)}: {gram}, the rest for "
-            f"rows of the Jacobian while they are made. {_size(available)} may be used. Score fewer rows (fewer nodes in a "
-            "rule), or parameters='last layer'"
+            f"rows of the Jacobian while they are made. {_size(available)} may be used. Score fewer rows (fewer nodes "
+            "in a rule), or parameters='last layer'"
         )
     if n > p:
         text = f"the {name} Jacobian is streamed, {largest} rows at a time; {gram}"
