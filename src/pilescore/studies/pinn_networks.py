@@ -1,0 +1,268 @@
+"""Physics-informed networks for the convection equation: their architectures, how they are trained, their errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+import pilescore as ps
+
+STRIP = ps.Box(t=(0, 1), x=(0, 2 * math.pi))
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": jnp.tanh, "sin": jnp.sin, "gelu": jax.nn.gelu}
+FEATURES = 16
+"""Frequencies of Fourier features; each gives a sine and a cosine."""
+RATE = 1e-2
+"""The rate of Adam at the first step, from where it falls to zero by half a cosine."""
+CHUNK = 250
+"""Steps that are taken before the interpreter can be interrupted."""
+FINE = (101, 128)
+"""Times and places of the grid on which a network is compared with the solution."""
+TRAINING_SEED = 1
+"""Of the points that networks are trained on; those that they are scored on are drawn with another."""
+
+Params = list[tuple[Array, Array]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """A multilayer perceptron of a time and a place."""
+
+    width: int
+    depth: int = 3
+    """Hidden layers."""
+    activation: str = "tanh"
+    features: float = 0.0
+    """The deviation of the frequencies of Fourier features, per half a side of the strip; zero: there are none."""
+    first: float = 1.0
+    """By how much the weights of the first layer are larger than usual before training."""
+
+    @property
+    def label(self) -> str:
+        """The architecture in words."""
+        extra = f", Fourier {self.features:g}" if self.features else ""
+        extra += f", first layer ×{self.first:g}" if self.first != 1 else ""
+        return f"{self.activation} {self.depth}×{self.width}{extra}"
+
+    @property
+    def frequencies(self) -> Float[np.ndarray, "2 m"]:
+        """The frequencies of the Fourier features, which are no parameters: they belong to the architecture."""
+        return self.features * np.random.default_rng(0).standard_normal((2, FEATURES))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of all layers, from the input to the output."""
+        return (2 * FEATURES if self.features else 2, *[self.width] * self.depth, 1)
+
+    def initial(self, seed: int) -> Params:
+        """Return random weights, of variance one over the size of the layer before, and no biases, in float32."""
+        return _initial(self, seed)
+
+
+def network(architecture: Architecture) -> Callable[[Params, Array], Array]:
+    """Return the function `apply(params, point)` of an architecture, the same one at each call.
+
+    It computes in the precision of its arguments.
+    """
+    return _function(architecture.activation, architecture.features)
+
+
+@functools.cache
+def _function(activation: str, features: float) -> Callable[[Params, Array], Array]:
+    act, frequencies = ACTIVATIONS[activation], Architecture(1, features=features).frequencies
+
+    def apply(params: Params, point: Array) -> Array:
+        layer = point / jnp.asarray([0.5, math.pi], point.dtype) - 1
+        if features:
+            phase = layer @ jnp.asarray(frequencies, point.dtype)
+            layer = jnp.concatenate([jnp.sin(phase), jnp.cos(phase)])
+        for weights, bias in params[:-1]:
+            layer = act(layer @ weights + bias)
+        weights, bias = params[-1]
+        return (layer @ weights + bias)[0]
+
+    return apply
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _initial(architecture: Architecture, seed: Any) -> Params:
+    sizes = architecture.sizes
+    keys = jax.random.split(jax.random.key(seed), len(sizes) - 1)
+    params = []
+    for number, (key, m, n) in enumerate(zip(keys, sizes[:-1], sizes[1:], strict=True)):
+        size = (1.0 if number else architecture.first) / math.sqrt(m)
+        params.append((size * jax.random.normal(key, (m, n), jnp.float32), jnp.zeros(n, jnp.float32)))
+    return params
+
+
+def flat(params: Any) -> Float[np.ndarray, "k P"]:
+    """Return the parameters of several networks, stacked in a pytree, as rows."""
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
+    return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+
+
+def unflat(architecture: Architecture, row: Float[np.ndarray, " P"]) -> Params:
+    """Return the parameters of one network, of which `row` has all numbers."""
+    rest, params = np.asarray(row, dtype=np.float32), []
+    for m, n in itertools.pairwise(architecture.sizes):
+        weights, bias, rest = np.split(rest, [m * n, m * n + n])
+        params.append((jnp.asarray(weights.reshape(m, n)), jnp.asarray(bias)))
+    return params
+
+
+def solution(beta: float) -> Callable[[Array], Array]:
+    """Return `u = sin(x − βt)`, which satisfies `u_t + β u_x = 0` and is `sin x` at t = 0."""
+    return lambda p: jnp.sin(p[1] - beta * p[0])
+
+
+def model(beta: float, inside: int, side: int) -> ps.Model:
+    """Return what a network is to satisfy: the equation, the initial values and periodicity at its training points."""
+    dt, dx = ps.partials(STRIP)
+    left, right = (STRIP.face(x=x)(ps.MonteCarlo(side, TRAINING_SEED + 2)) for x in (0, 2 * math.pi))
+    start = STRIP.face(t=0)(ps.MonteCarlo(side, TRAINING_SEED + 1))
+    return ps.Model(
+        kernel=ps.RBF(bandwidth=1.0),
+        data=(),
+        physics=[
+            ps.impose(dt + beta * dx, 0.0, on=STRIP.interior(ps.MonteCarlo(inside, TRAINING_SEED)), name="equation"),
+            ps.dirichlet(lambda p: jnp.sin(p[1]), on=start, name="initial"),
+            *ps.periodic(left, right, name="periodic"),
+        ],
+    )
+
+
+def training_points(model: ps.Model) -> tuple[Float[np.ndarray, "n 2"], ...]:
+    """Return the points of a model as a network is trained on them: inside, at the first time, left and right."""
+    inside, start, sides = (np.asarray(block.points, dtype=np.float32) for block in model.physics)
+    left, right = np.split(sides, 2)
+    return inside, start, left, right
+
+
+def loss(
+    apply: Callable[[Params, Array], Array],
+    params: Params,
+    points: Sequence[Array],
+    weight: Array,
+    beta: Array,
+) -> Array:
+    """Return the mean squared residual of the equation, and `weight` times those of both conditions."""
+    inside, start, left, right = points
+    along = jnp.stack([jnp.ones_like(beta), beta])
+    at = functools.partial(apply, params)
+    residual = jax.vmap(lambda p: jax.jvp(at, (p,), (along,))[1])(inside)
+    initial = jax.vmap(at)(start) - jnp.sin(start[:, 1])
+    jump = jax.vmap(at)(left) - jax.vmap(at)(right)
+    return jnp.mean(residual**2) + weight * (jnp.mean(initial**2) + jnp.mean(jump**2))
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """How networks are trained: all that is the same for all of them."""
+
+    steps: int
+    rate: float = RATE
+
+
+def train(
+    architecture: Architecture,
+    of: ps.Model,
+    beta: float,
+    weights: Sequence[float],
+    ramps: Sequence[float],
+    seeds: Sequence[int],
+    training: Training,
+) -> tuple[Float[np.ndarray, "k P"], Float[np.ndarray, "k s"]]:
+    """Train networks of one architecture side by side, in float32.
+
+    Parameters
+    ----------
+    architecture, of, beta
+        What is trained, on the points of which model, for which speed.
+    weights, ramps, seeds
+        Of each network: the weight of the conditions in its loss; the part of the steps in which the speed of the
+        equation grows from zero to β (zero: it is β from the first step on); and the seed of its first parameters.
+    training
+        Steps and rate.
+
+    Returns
+    -------
+    tuple
+        The parameters of the networks as rows, and their losses after every `CHUNK` steps.
+    """
+    optimizer, apply = _adam(training), network(architecture)
+    params = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *map(architecture.initial, seeds))
+    state = jax.jit(jax.vmap(optimizer.init))(params)
+    points = tuple(jnp.asarray(part, jnp.float32) for part in training_points(of))
+    columns = tuple(jnp.asarray(column, jnp.float32) for column in (weights, np.multiply(ramps, training.steps)))
+    history = []
+    for first in range(0, training.steps, CHUNK):
+        count = jnp.arange(first, min(first + CHUNK, training.steps), dtype=jnp.float32)
+        params, state, found = _steps(apply, training, params, state, points, jnp.float32(beta), *columns, count)
+        history.append(np.asarray(found))  # waits: an interrupt is seen between chunks
+    return flat(params), np.stack(history, axis=1)
+
+
+def _adam(training: Training) -> Any:
+    import optax  # type: ignore[import-untyped]  # an extra, which only this study needs
+
+    return optax.adam(optax.cosine_decay_schedule(training.rate, training.steps))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _steps(
+    apply: Callable[[Params, Array], Array],
+    training: Training,
+    params: Any,
+    state: Any,
+    points: tuple[Array, ...],
+    beta: Array,
+    weights: Array,
+    ramps: Array,
+    count: Array,
+) -> tuple[Any, Any, Array]:
+    optimizer = _adam(training)
+    value_and_gradient = jax.vmap(jax.value_and_grad(functools.partial(loss, apply), argnums=0), (0, None, 0, 0))
+
+    def step(carried: tuple[Any, Any], number: Array) -> tuple[tuple[Any, Any], Array]:
+        params, state = carried
+        speed = beta * jnp.minimum(1.0, (number + 1) / jnp.maximum(ramps, 1.0))
+        found, gradients = value_and_gradient(params, points, weights, speed)
+        updates, state = jax.vmap(optimizer.update)(gradients, state, params)
+        return (jax.tree.map(jnp.add, params, updates), state), found
+
+    (params, state), losses = jax.lax.scan(step, (params, state), count)
+    return params, state, losses[-1]
+
+
+def grid(beta: float) -> tuple[Float[np.ndarray, "n 2"], Float[np.ndarray, " n"]]:
+    """Return a fine grid and the solution on it."""
+    t, x = np.linspace(0, 1, FINE[0]), np.linspace(0, 2 * math.pi, FINE[1], endpoint=False)
+    points = np.stack(np.meshgrid(t, x, indexing="ij"), axis=-1).reshape(-1, 2)
+    return points, np.asarray(jax.vmap(solution(beta))(jnp.asarray(points)))
+
+
+def relative_error(architecture: Architecture, row: Float[np.ndarray, " P"], beta: float) -> float:
+    """Return the relative L² error of a network on a fine grid."""
+    points, truth = grid(beta)
+    return float(np.linalg.norm(evaluated(architecture, row, points) - truth) / np.linalg.norm(truth))
+
+
+def evaluated(
+    architecture: Architecture, row: Float[np.ndarray, " P"], points: Float[np.ndarray, "n 2"]
+) -> Float[np.ndarray, " n"]:
+    """Return a network at points, in float64."""
+    params = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, dtype=float)), unflat(architecture, row))
+    return np.asarray(_evaluated(network(architecture), params, jnp.asarray(points)))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _evaluated(apply: Callable[[Params, Array], Array], params: Any, points: Array) -> Array:
+    return jax.vmap(functools.partial(apply, params))(points)
