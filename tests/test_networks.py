@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pilescore as ps
+from pilescore.tangents import drawn_afresh
 
 from . import kernel_oracle as ko
 from . import network_oracle as no
@@ -609,6 +610,22 @@ def test_fresh_points_of_several_regions() -> None:
     assert not {tuple(p) for p in points} & {tuple(p) for p in nodes.points}
     residuals = points[:, 0] - no.tanh_rows(weights(NARROW), points)[:, 0]
     assert found.residuals["edge"] == pytest.approx(math.sqrt(np.mean(residuals**2)), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_fresh_points_are_not_those_of_a_rule_with_the_same_seed(seed: int) -> None:
+    nodes = STRIP.interior(ps.MonteCarlo(30, seed)) + STRIP.slice(t=0.5)(ps.MonteCarlo(6, seed))
+    blocks = [
+        ps.impose(ps.identity, 0.0, on=each, name=n) for n, each in (("a", nodes), ("b", STRIP(ps.MonteCarlo(9))))
+    ]
+    drawn, kept = drawn_afresh(ps.Model(ps.RBF(1.0), physics=blocks), seed)
+    assert kept == []
+    assert [block.size for block in drawn] == [36, 9]
+    assert int((drawn[0].points[:, 0] == 0.5).sum()) == 6
+    assert drawn[0].weights.sum() == pytest.approx(nodes.weights.sum())
+    for new, old in zip(drawn, blocks, strict=True):
+        assert not {tuple(p) for p in new.points} & {tuple(p) for p in old.points}
+    assert not {tuple(p) for p in drawn[0].points} & {tuple(p) for p in drawn[1].points}
 
 
 def test_points_of_training_are_said() -> None:
