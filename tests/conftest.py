@@ -1,7 +1,15 @@
-"""Shared settings: hypothesis runs the same examples every time and is not timed; workers do not fight for cores."""
+"""Shared settings: hypothesis runs the same examples every time and is not timed; workers do not fight for cores.
+
+What JAX compiles is shared by the workers of a run, and by the processes that tests start.
+"""
 
 import os
+import shutil
+import tempfile
+import uuid
+from pathlib import Path
 
+import jax
 import jaxtyping
 import pytest
 import scipy.linalg  # noqa: F401  (its BLAS is to be there when threads are limited)
@@ -17,6 +25,26 @@ if os.environ.get("PYTEST_XDIST_WORKER"):
     # Threads of OpenBLAS in several workers wait for each other: a factorisation can take a hundred times as long.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # of processes that tests start
     threadpoolctl.threadpool_limits(1)
+    compiled = Path(tempfile.gettempdir()) / f"pilescore-compiled-{os.environ['PYTEST_XDIST_TESTRUNUID']}"
+    for name, value in (
+        ("compilation_cache_dir", str(compiled)),
+        ("persistent_cache_min_compile_time_secs", 0.0),
+        ("persistent_cache_min_entry_size_bytes", 0),
+    ):
+        os.environ[f"JAX_{name.upper()}"] = str(value)
+        jax.config.update(f"jax_{name}", value)
+
+
+def pytest_configure(config):
+    """Have the name of this run known to all, so that what was compiled can be removed at its end."""
+    if getattr(config.option, "numprocesses", None) and not config.option.testrunuid:
+        config.option.testrunuid = uuid.uuid4().hex
+
+
+def pytest_unconfigure(config):
+    uid = getattr(config.option, "testrunuid", None)
+    if uid and "PYTEST_XDIST_WORKER" not in os.environ:
+        shutil.rmtree(Path(tempfile.gettempdir()) / f"pilescore-compiled-{uid}", ignore_errors=True)
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from .nonlinear import Nonlinear
 from .observations import Observation, check_names, labels, observe
 from .operators import Operator, identity
 from .row_scales import prior_variance
+from .score import Evidence
 from .spectrum import Spectrum
 from .tangents import GivenRows, Network, NetworkRows, Seen, Whitened, drawn_afresh, seen
 
@@ -45,7 +46,7 @@ SEES = {
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class NetworkPile:
+class NetworkPile(Evidence):
     """The log evidence of a trained network and its terms; lower is better. Made by `network_pile`.
 
     `value = fit + prior + complexity + constant`, per observation. `misfit` and `training_loss` stand beside it, since
@@ -85,19 +86,6 @@ class NetworkPile:
     """How the Jacobian was handled, and the memory that it took."""
     spectrum: Spectrum
     tangent: Tangent
-
-    @property
-    def free_energy(self) -> float:
-        """`F`, the negative log evidence."""
-        return 0.5 * self.size * self.value
-
-    @property
-    def log_evidence(self) -> float:
-        """`−F`."""
-        return -self.free_energy
-
-    def __float__(self) -> float:
-        return self.value
 
     def __repr__(self) -> str:
         terms = ", ".join(f"{name}={getattr(self, name):.4g}" for name in ("fit", "prior", "complexity", "constant"))

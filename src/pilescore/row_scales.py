@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.stats import norm, qmc
+from scipy.special import ndtri
 
 from .frames import of_jets
 from .gram import covariance, cross, variances
@@ -19,6 +19,7 @@ from .model import Model
 from .nonlinear import Nonlinear
 from .observations import Observation, observe
 from .operators import Operator, identity
+from .quadrature import Sobol
 
 ROUNDING = 1e-12
 """The part of the largest variance that a functional could have below which its own is rounding."""
@@ -76,7 +77,7 @@ def _nonlinear_variance(kernel: Kernel, operator: Nonlinear, block: Observation,
     at_points = joint.reshape(len(parts), count, len(parts), count).diagonal(axis1=1, axis2=3)
     values, vectors = np.linalg.eigh(np.moveaxis(at_points, -1, 0))
     roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
-    unit = norm.ppf(qmc.Sobol(len(parts), seed=0).random_base2(DRAWS))
+    unit = ndtri(Sobol(2**DRAWS).unit(len(parts))[0])
     jets = np.einsum("pab,nb->pna", roots, unit)
     found = np.asarray(_at_jets(operator, jnp.asarray(points), jnp.asarray(jets)))
     return float(np.mean(np.var(found, axis=1)))

@@ -20,8 +20,28 @@ from .model import TEMPERATURES, Model, Path, follow, is_temperature, kernel_pat
 from .system import System, solve
 
 
+class Evidence:
+    """A score for each of a number of observations, and the evidence that it is made of."""
+
+    value: float
+    size: int
+
+    @property
+    def free_energy(self) -> float:
+        """`F`, the negative log evidence."""
+        return 0.5 * self.size * self.value
+
+    @property
+    def log_evidence(self) -> float:
+        """`−F`, the log marginal likelihood."""
+        return -self.free_energy
+
+    def __float__(self) -> float:
+        return self.value
+
+
 @dataclasses.dataclass(frozen=True)
-class Pile:
+class Pile(Evidence):
     """The Physics-Informed Log Evidence of a model and its terms; lower is better.
 
     `value = fit + complexity + constant`, per observation. A well-specified model has `fit` near 1.
@@ -43,19 +63,6 @@ class Pile:
     """The scale η: the model's, or the profiled one."""
     rounding: float
     """An estimate of the rounding error of `value`."""
-
-    @property
-    def free_energy(self) -> float:
-        """`F`, the negative log evidence."""
-        return 0.5 * self.size * self.value
-
-    @property
-    def log_evidence(self) -> float:
-        """`−F`, the log marginal likelihood."""
-        return -self.free_energy
-
-    def __float__(self) -> float:
-        return self.value
 
     def __repr__(self) -> str:
         shares = ", ".join(f"{name}: {share:.4g}" for name, share in self.shares.items())
