@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import warnings
 
 import hypothesis.strategies as st
 import numpy as np
@@ -97,6 +98,16 @@ def numbers(found):
             yield from numbers(each)
     elif isinstance(found, int | float) and not isinstance(found, bool):
         yield found
+
+
+@pytest.mark.parametrize("left", [0, 3])
+def test_an_interrupt_ends_a_study_though_the_sweep_was_done(left, tmp_path, monkeypatch):
+    def swept(*_, **__):
+        warnings.warn(f"interrupted: {left} of 9 points are pending", UserWarning, stacklevel=2)
+
+    monkeypatch.setattr(ps, "sweep", swept)
+    with Folder(tmp_path / "out", {}).entered() as folder, pytest.raises(KeyboardInterrupt):
+        study.Workbench(folder, print).sweep("a", None, {})
 
 
 @only("poisson")

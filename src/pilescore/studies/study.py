@@ -40,12 +40,14 @@ class Workbench:
 
     def sweep(self, name: str, model: Any, grid: Mapping[str, Any], **options: Any) -> xr.Dataset:
         """Return a sweep that is kept, or end if it was interrupted."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "interrupted", UserWarning)
-            found = ps.sweep(model, grid, save=self.folder.save(name), **options)
-        if (found["status"] == "pending").any():
-            raise KeyboardInterrupt
-        return found
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", "interrupted", UserWarning)
+                return ps.sweep(model, grid, save=self.folder.save(name), **options)
+        except UserWarning as warning:
+            if not str(warning).startswith("interrupted"):
+                raise
+            raise KeyboardInterrupt from None  # also if no point was left: what comes next is not begun
 
     def minimum(self, name: str, model: ps.Model, over: Mapping[str, Any], start: Mapping[str, Any]) -> xr.Dataset:
         """Return a minimisation from one start that is kept, or end if it was interrupted."""
