@@ -106,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--smoke", action="store_true", help="small sizes, to see that it runs")
     smoke = parser.parse_args().smoke
-    print("time over that of the bare Jacobian and the eigendecomposition; asked: at most 3 with the Jacobian held")
+    print(f"time over that of the bare Jacobian and the eigendecomposition; asked: at most {LIMIT:g}, Jacobian held")
     columns = f"{'held':>11} {'streamed':>11} {'last layer':>11}"
     print(f"{'rows':>6} {'parameters':>10} {'Jacobian is':>16} {'eigh':>6} {columns}")
     if smoke:

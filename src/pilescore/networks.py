@@ -85,7 +85,9 @@ class NetworkPile(Evidence):
     method: str
     """How the Jacobian was handled, and the memory that it took."""
     spectrum: Spectrum
+    """The evidence of this form at every η and σ²."""
     tangent: Tangent
+    """The decomposed Jacobian, from which forms and predictions are computed."""
 
     def __repr__(self) -> str:
         terms = ", ".join(f"{name}={getattr(self, name):.4g}" for name in ("fit", "prior", "complexity", "constant"))

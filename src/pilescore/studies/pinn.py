@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.metadata
+import importlib.util
 import itertools
 import warnings
 from collections.abc import Mapping, Sequence
@@ -80,8 +81,17 @@ class Settings:
     @classmethod
     def quick(cls, seeds: int = 2) -> Settings:
         """Return settings for a first look: one speed, one width, few architectures, fewer steps and points."""
-        small = {"inside": 400, "side": 48, "steps": 2500, "architecture_seeds": 2, "every": 4}
-        return cls(seeds=seeds, betas=(10.0,), widths=(20,), architecture_beta=10.0, **small)  # type: ignore[arg-type]
+        return cls(
+            seeds=seeds,
+            betas=(10.0,),
+            widths=(20,),
+            inside=400,
+            side=48,
+            steps=2500,
+            architecture_beta=10.0,
+            architecture_seeds=2,
+            every=4,
+        )
 
     @property
     def networks(self) -> list[dict[str, Any]]:
@@ -100,12 +110,8 @@ def plain(width: int) -> Architecture:
 
 def check_installed() -> None:
     """Say how to install what trains the networks, where it is missing."""
-    try:
-        import optax  # type: ignore[import-untyped]  # noqa: F401
-    except ImportError as error:
-        raise ps.InputError(
-            "the study pinn trains networks, for which optax is needed: pip install 'pilescore[pinn]'"
-        ) from error
+    if importlib.util.find_spec("optax") is None:
+        raise ps.InputError("the study pinn trains networks, for which optax is needed: pip install 'pilescore[pinn]'")
 
 
 def compute(settings: Settings, bench: Workbench) -> tuple[xr.Dataset, dict[str, Any]]:

@@ -211,7 +211,7 @@ def train(
 
 
 def _adam(training: Training) -> Any:
-    import optax  # type: ignore[import-untyped]  # an extra, which only this study needs
+    import optax  # an extra, which only this study needs
 
     return optax.adam(optax.cosine_decay_schedule(training.rate, training.steps))
 
