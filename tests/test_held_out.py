@@ -260,3 +260,15 @@ def test_networks_alone_are_ranked_by_their_scores(network):
     assert "float32" in notes["float32"]
     assert "another form than 'first': not comparable" in notes["form"]
     assert "another number of rows than 'first': not comparable" in notes["size"]
+
+
+def test_networks_on_other_rows_are_said_not_to_be_comparable():
+    rng = np.random.default_rng(0)
+    jacobian, residuals, theta = rng.standard_normal((8, 3)), rng.standard_normal(8), rng.standard_normal(3)
+
+    def scored(**options):
+        return ps.network_pile_from_jacobian(jacobian, residuals, displacement=theta, **options)
+
+    table = ps.compare({"a": scored(), "same": scored(eta=1.0), "other": scored(noise=2.0)})
+    assert table.loc["same", "warnings"] == ""
+    assert "other rows than 'a'" in table.loc["other", "warnings"]
