@@ -68,7 +68,7 @@ def common(
         click.option("--out", type=click.Path(path_type=Path), default=Path(f"pilescore-{name}"), show_default=True,
                      metavar="DIR", help="Where to write."),
         click.option("--seeds", type=int, metavar="K", help=f"{of}: {full}; with --quick {quick}."),
-        click.option("--quick", is_flag=True, help="A first look within a minute: smaller sizes."),
+        click.option("--quick", is_flag=True, help="A first look in a minute or two: smaller sizes."),
         click.option("--json", "as_json", is_flag=True, help="Print summary.json to standard output instead of words."),
         click.option("--resume", is_flag=True, help="Go on with what is in DIR; the other options must be the same."),
         click.option("--overwrite", is_flag=True, help="Replace the study in DIR; other files there are left alone."),
