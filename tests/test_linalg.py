@@ -39,6 +39,15 @@ def test_large_matrices_go_through_panels(monkeypatch):
     np.testing.assert_allclose(np.tril(factor.invert()), np.tril(np.linalg.inv(full(lower))), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("n", [20, 21, 50])
+def test_products_of_many_rows_with_themselves_go_through_panels(monkeypatch, n, order):
+    monkeypatch.setattr(linalg, "LARGEST_THREADED", 20)
+    monkeypatch.setattr(linalg, "PANEL", 7)
+    a = np.asarray(np.random.default_rng(0).standard_normal((n, 5)), order=order)
+    np.testing.assert_allclose(linalg.self_product(a), np.einsum("ik,jk->ij", a, a), rtol=1e-13, atol=1e-14)
+
+
 @pytest.mark.parametrize("width", [2, 3, 100])
 def test_the_row_of_failure_is_found_in_any_panel(width):
     lower = np.asfortranarray(np.eye(7))

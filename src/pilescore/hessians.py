@@ -18,7 +18,7 @@ from scipy.linalg import eigh_tridiagonal, lapack
 from scipy.sparse.linalg import LinearOperator, gmres
 
 from .gauss_newton import Map, State
-from .linalg import NotFactorableError, cholesky, require_memory
+from .linalg import NotFactorableError, cholesky, require_memory, self_product
 
 PROBES = 8
 """Lanczos steps in the search for a direction of negative curvature."""
@@ -156,7 +156,7 @@ class Hessian:
             for where in part.entries:
                 cross[part.rows] += slopes[where, None] * prior[where]
         half = system.factor.half_solve(np.asfortranarray(cross[system.rows.order]))
-        covariance = prior[bent] - half.T @ half
+        covariance = prior[bent] - self_product(half.T)
         root, order, rank, _ = lapack.dpstrf(covariance, lower=1)
         factor = np.zeros((count, rank))
         factor[order - 1] = np.tril(root)[:, :rank]

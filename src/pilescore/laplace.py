@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .errors import InputError
-from .linalg import EPS
+from .linalg import EPS, self_product
 from .model import Model
 from .spectrum import Gram, Spectrum, Squares, gram
 from .tangents import Network, NetworkRows, Rows, Whitened, gram_matrix, plan, whiten
@@ -95,11 +95,11 @@ class Tangent:
         values = self.gram.eigenvalues
         if not self.gram.of_rows:
             half = right @ self.gram.vectors * np.sqrt(ratio / (values + ratio))
-            return np.einsum("ij,ij->i", half, half) if diagonal else half @ half.T
+            return np.einsum("ij,ij->i", half, half) if diagonal else self_product(half)
         half = self.whitened.times(right.T).T @ self.gram.vectors / np.sqrt(values + ratio)
         if diagonal:
             return np.einsum("ij,ij->i", right, right) - np.einsum("ij,ij->i", half, half)
-        return right @ right.T - half @ half.T
+        return self_product(right) - self_product(half)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

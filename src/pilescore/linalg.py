@@ -28,7 +28,7 @@ SMALLEST_THREADED = 256
 """Up to this size threads gain little, and on a busy machine wait many times longer for each other."""
 
 LARGEST_THREADED = 12_000
-"""Above this size threaded LAPACK factorisations have been seen to end the process; panels are used."""
+"""Above this size threaded factorisations and symmetric products have been seen to end the process: panels are used."""
 
 ALWAYS_FITS = 1e8
 """Bytes below which the available memory is not asked for."""
@@ -128,6 +128,18 @@ def symmetric_product(matrix: Float[np.ndarray, "n n"], vector: Float[np.ndarray
     """Return `Ax` of a symmetric matrix that is Fortran ordered, with its lower triangle filled."""
     with threads(len(vector)):
         return blas.dsymv(1.0, matrix, vector, lower=1)
+
+
+def self_product(matrix: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n n"]:
+    """Return `AAᵀ`, by panels of many rows: NumPy would use a threaded symmetric product, which ends the process."""
+    n = len(matrix)
+    if n <= LARGEST_THREADED:
+        return matrix @ matrix.T
+    out = np.empty((n, n))
+    for start in range(0, n, PANEL):
+        rows = slice(start, start + PANEL)
+        np.matmul(matrix[rows], matrix.T, out=out[rows])
+    return out
 
 
 @functools.lru_cache(maxsize=8)

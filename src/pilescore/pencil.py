@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from scipy.linalg import blas, lapack
 
 from .errors import require
-from .linalg import EPS, Factor, NotFactorableError, checked, cholesky, probe, threads
+from .linalg import EPS, Factor, NotFactorableError, checked, cholesky, probe, self_product, threads
 
 LARGEST_SERIAL = 2000
 """Up to this size reflections use one thread: they are thousands of small products, and threads wait at each."""
@@ -132,7 +132,7 @@ def pencil(
             half = factor.half_solve(np.asfortranarray(right[fixed]))
             cross = matrix[np.maximum.outer(varying, fixed), np.minimum.outer(varying, fixed)] / root[:, None]
             cross = factor.half_solve(cross.T)
-            reduced = blas.dsyrk(-1.0, cross, beta=1.0, c=reduced, trans=1, lower=1, overwrite_c=1)
+            reduced -= self_product(cross.T)
             left -= cross.T @ half
         work = int(checked(lapack.dsytrd_lwork(len(root), lower=1)))
         with _few_threads(len(root)):

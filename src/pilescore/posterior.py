@@ -13,7 +13,7 @@ from jaxtyping import Float
 from .errors import PrecisionWarning, as_count, as_points, require
 from .gram import covariance, cross, variances
 from .layouts import Layout, Tile, query
-from .linalg import EPS, require_memory
+from .linalg import EPS, require_memory, self_product
 from .model import Model, check_bears
 from .observations import check_names
 from .operators import Operator, identity
@@ -151,7 +151,7 @@ class Posterior:
         lower = np.tril(covariance(self.model.kernel, rows, self.system.eta))
         prior = lower + np.tril(lower, -1).T
         half = self._halves(rows)
-        return prior - half.T @ half
+        return prior - self_product(half.T)
 
 
 def posterior(model: Model) -> Posterior:

@@ -20,7 +20,7 @@ from .atoms import MultiIndex
 from .domains import Nodes, Region, Slice, Union
 from .errors import InputError, MemoryLimitError
 from .frames import pure_linearised
-from .linalg import threads
+from .linalg import self_product, threads
 from .model import Model
 from .nonlinear import Nonlinear
 from .observations import Observation, impose
@@ -363,15 +363,14 @@ def gram_matrix(whitened: Whitened, progress: bool | None) -> Float[np.ndarray, 
     way, held = whitened.plan, whitened.held
     with threads(min(whitened.rows.shape)):
         if held is not None:
-            return held @ held.T if way.of_rows else held.T @ held
+            return self_product(held if way.of_rows else held.T)
         cells = whitened.rows.cells()
         n, p = whitened.rows.shape
         if not way.of_rows:
             total = np.zeros((p, p))
             with progress_bar(n, way.text, progress) as bar:
                 for number, where in enumerate(cells):
-                    part = whitened.cell(number)
-                    total += part.T @ part
+                    total += self_product(whitened.cell(number).T)
                     bar.update(where.stop - where.start)
             return total
         assert way.slab is not None
@@ -384,7 +383,7 @@ def gram_matrix(whitened: Whitened, progress: bool | None) -> Float[np.ndarray, 
                 for number in range(first, last):
                     start = cells[number].start - columns.start
                     slab[start : start + cells[number].stop - cells[number].start] = whitened.cell(number)
-                out[columns, columns] = slab @ slab.T
+                out[columns, columns] = self_product(slab)
                 bar.update(columns.stop - columns.start)
                 for number in range(last, len(cells)):
                     out[cells[number], columns] = whitened.cell(number) @ slab.T
