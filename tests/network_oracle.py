@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import mpmath
 import numpy as np
 from scipy import optimize
 
@@ -186,3 +187,12 @@ def ntk_blocks(points: Any, direction: Any) -> tuple[Any, Any, Any]:
         jax.vmap(jax.vmap(function, (None, 0)), (0, None))(points, points) for function in (ntk, cross, both)
     )
     return first, second, third
+
+
+def variance(J: np.ndarray, row: np.ndarray, sigma2: float) -> float:
+    """Return `j(I − Jᵀ(JJᵀ + σ²)⁻¹J)jᵀ` to fifty digits."""
+    with mpmath.workdps(50):
+        A, j = mpmath.matrix(J.tolist()), mpmath.matrix(row.tolist())
+        across = A * j
+        solved = mpmath.lu_solve(A * A.T + mpmath.eye(len(J)) * mpmath.mpf(sigma2), across)
+        return float((j.T * j)[0] - (across.T * solved)[0])

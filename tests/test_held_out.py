@@ -219,11 +219,16 @@ def test_noise_that_nobody_knows():
 
 def test_what_is_refused(as_a_user, network):
     new = HELD[0]
+    line = ps.Box(t=(0, 1))
+    on_line = ps.Model(ps.RBF(H), physics=ps.impose(*ps.partials(line), 0.0, on=line.interior(ps.GaussLegendre(3))))
     cases = {
         "held_out: expected a block made by ps.observe": lambda: ps.compare({"a": MODEL}, held_out=[]),
         "or a list of them; got 3": lambda: ps.compare({"a": MODEL}, held_out=[new, 3]),
         "held_out: expected 1 coordinates, as 'a' has": lambda: ps.compare(
             {"a": MODEL}, held_out=ps.observe(ps.identity, 0.0, at=[[0.0, 1.0]])
+        ),
+        "acts on (x), but the coordinates are (t)": lambda: ps.compare(
+            {"a": on_line}, held_out=ps.observe(ps.partials(ps.Box(x=(0, 1)))[0], 0.0, at=[0.5])
         ),
         "candidates['a']: expected a model, or a result of minimize": lambda: ps.compare(
             {"a": ps.pile(MODEL)}, held_out=new

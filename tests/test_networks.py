@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import re
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pilescore as ps
+from pilescore import tangents
 from pilescore.tangents import drawn_afresh
 
 from . import kernel_oracle as ko
@@ -422,7 +424,51 @@ def test_little_memory(width: int) -> None:
     assert streamed.covariance(QUERY) == pytest.approx(held.covariance(QUERY), rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.parametrize(("n", "p"), [(12, 5), (5, 12)])
+def test_given_jacobians_are_read_in_parts(monkeypatch: pytest.MonkeyPatch, n: int, p: int) -> None:
+    """A Jacobian that is there is held once more where that fits, and else read where it is, a few rows at a time."""
+    problem = random_problem(3, n, p)
+    whole = from_oracle(problem, "linearised")
+    monkeypatch.setattr(tangents, "CHUNK_BYTES", 2 * 8 * 2 * p)
+    parts = from_oracle(problem, "linearised")
+    assert "held" in parts.method
+    beside = tangents._beside(n, p) + 2 * 8 * 2 * p
+    room = types.SimpleNamespace(available=beside + (0 if n > p else 8 * 3 * p))
+    monkeypatch.setattr(tangents.psutil, "virtual_memory", lambda: room)
+    streamed = from_oracle(problem, "linearised")
+    assert "streamed" in streamed.method
+    for found in (parts, streamed):
+        assert found.value == pytest.approx(whole.value, rel=1e-12)
+        assert found.variance_from_jacobian(problem.J) == pytest.approx(whole.variance_from_jacobian(problem.J))
+    room.available = beside - 8
+    with pytest.raises(ps.MemoryLimitError, match="while they are read"):
+        from_oracle(problem)
+
+
 # ---------------------------------------------------------------- prediction
+
+
+@pytest.mark.parametrize("sigma2", [1e-4, 1e-9, 1e-13, 1e-17])
+@pytest.mark.parametrize(("n", "p"), [(12, 30), (30, 12)])
+def test_rounding_of_variances_is_bounded(n: int, p: int, sigma2: float) -> None:
+    """Against fifty digits: the estimate bounds the error, and what has no digit left is said to have none."""
+    rng = np.random.default_rng(n)
+    for J in (rng.standard_normal((n, p)), rng.standard_normal((n, p)) * np.geomspace(1, 1e-4, p)):
+        given = {"displacement": np.ones(p), "eta": 1.0, "sigma2": sigma2}
+        found = ps.network_pile_from_jacobian(J, np.ones(n), **given)
+        rows = np.vstack([rng.standard_normal((2, n)) @ J, rng.standard_normal((2, p))])
+        exact = np.array([no.variance(J, row, sigma2) for row in rows])
+        values, errors = found.tangent.variances(rows, sigma2)
+        assert np.all(np.abs(values - exact) <= errors)
+        lost = int(np.sum(values < errors))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ps.PrecisionWarning)
+            std = np.sqrt(found.variance_from_jacobian(rows))
+        assert [str(each.message).split(",")[0] for each in caught] == (
+            [f"{lost} of 4 variances are below rounding"] if lost else []
+        )
+        assert np.all(std >= 0)
+        assert lost == 0 or sigma2 < 1e-9
 
 
 def query_rows(theta: Any) -> np.ndarray:
@@ -446,6 +492,17 @@ def test_prediction(width: int) -> None:
 
 
 # ---------------------------------------------------------------- which parameters
+
+
+def test_parameters_that_do_nothing_are_said() -> None:
+    idle = {**weights(NARROW), "viscosity": np.array(5.0)}
+    found = ps.network_pile(mlp, idle, DATA_ONLY, **PLAIN)
+    assert any("no row depends on \"params['viscosity']\"" in note for note in found.notes)
+    assert found.prior > ps.network_pile(mlp, weights(NARROW), DATA_ONLY, **PLAIN).prior
+    left_out = ps.network_pile(
+        mlp, idle, DATA_ONLY, parameters=lambda w: {name: w[name] for name in weights(NARROW)}, **PLAIN
+    )
+    assert not any("no row" in note for note in left_out.notes)
 
 
 def test_last_layer() -> None:
@@ -841,6 +898,19 @@ def broken(**leaves: Any) -> dict[str, Any]:
     return {**weights(NARROW), **leaves}
 
 
+@jax.custom_vjp
+def backward_only(x: Any) -> Any:
+    return x
+
+
+backward_only.defvjp(lambda x: (x, None), lambda _, slope: (slope,))
+
+
+def counted(w: Any, p: Any) -> Any:
+    """A loop that JAX cannot differentiate in reverse."""
+    return jax.lax.while_loop(lambda s: s < 3.0, lambda s: s + 1.0, w["shift"] * p[0])
+
+
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "two outputs": (lambda: of_network(lambda w, p: jnp.stack([mlp(w, p)] * 2)), r"apply: .*shape \(2,\)"),
     "complex output": (lambda: of_network(lambda w, p: 1j * mlp(w, p)), "apply: .*complex128"),
@@ -855,6 +925,21 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "NaN output": (
         lambda: of_network(lambda w, p: w["shift"] * jnp.sqrt(-1 - p[0])),
         "at 5 of 5 points",
+    ),
+    "three inputs": (lambda: of_network(lambda w, p: w["bias"] @ p), r"apply: .*one point of shape \(2,\)"),
+    "while": (lambda: of_network(counted), "apply: expected .*differentiate.*while_loop"),
+    "no forward mode": (
+        lambda: of_network(lambda w, p: backward_only(w["shift"] * p[0]), known=model()),
+        "apply: expected .*differentiate.*custom_vjp",
+    ),
+    "random": (
+        lambda: of_network(lambda w, p: w["shift"] * p[0] * np.random.default_rng().random()),
+        "apply: two calls .*different",
+    ),
+    "NaN in one array": (lambda: of_network(lambda w, p: w @ p, np.array([1, np.nan])), "^params: .*finite"),
+    "centre of one array": (
+        lambda: of_network(lambda w, p: w @ p, np.array([1.0, 2.0]), centre=np.zeros(3)),
+        r"^centre: .*shape \(2,\)",
     ),
     "NaN weight": (lambda: of_network(params=broken(bias=np.array([0, np.nan, 1]))), r"params\['bias'\]: .*finite"),
     "complex weight": (lambda: of_network(params=broken(shift=np.array(1j))), r"params\['shift'\]: .*real"),
@@ -893,6 +978,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "jacobian zero": (lambda: of_jacobian(np.zeros((3, 2))), "jacobian: .*not zero"),
     "residuals": (lambda: of_jacobian(residuals=np.ones(4)), r"residuals: .*\(3,\)"),
     "residuals NaN": (lambda: of_jacobian(residuals=[1, np.nan, 2]), r"residuals: .*index \(1,\)"),
+    "residuals that overflow": (lambda: of_jacobian(residuals=[1e160, 1, 1]), "residuals: .*can be squared"),
     "no displacement": (lambda: of_jacobian(displacement=None), "displacement: expected .* laplace form"),
     "no displacement either": (
         lambda: of_jacobian(displacement=None, form="linearised"),

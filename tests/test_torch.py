@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import pilescore as ps
+from pilescore.tangents import NetworkRows, seen
 
 from .test_errors import refused
 
@@ -197,6 +198,33 @@ def test_chosen_parameters():
     frozen[0].bias.requires_grad_(False)
     with refused("'0.bias'", "requires_grad=False"):
         adapter.network_pile(frozen, SMALL, parameters=["0.bias"])
+
+
+def test_parameters_that_do_nothing_are_said():
+    module = plain()
+    module.viscosity = nn.Parameter(torch.tensor(5.0))
+    assert any("no row depends on 'viscosity'" in note for note in adapter.network_pile(module, SMALL).notes)
+
+
+def test_rows_that_take_more_memory_to_make_are_made_a_few_at_a_time():
+    """Nested forward derivatives hold gradients of all their parts: each order doubles what is in use."""
+    network = adapter.TorchNetwork(MODULE, POINTS)
+    box = ps.Box(t=(0, 1), x=(0, 1))
+    dt, dx = ps.partials(box)
+    memory = 4e4
+    parts = []
+    for operator in (ps.identity, dx, dt - dx**2, dx**4):
+        block = ps.observe(operator, 0.0, at=np.random.default_rng(0).uniform(size=(400, 2)))
+        rows = NetworkRows(network, [seen(network, block, "block")], memory)
+        assert rows.chunk * rows.making * 8 * network.size <= memory
+        parts.append(rows.chunk)
+    assert parts == sorted(parts, reverse=True)
+    assert parts[-1] < parts[0] / 8
+
+
+def test_tensors_that_require_gradients_are_named(as_a_user):
+    with refused("residuals", "requires grad"):
+        ps.network_pile_from_jacobian(np.eye(2), torch.ones(2, requires_grad=True), displacement=np.ones(2))
 
 
 def test_centres_and_scales_are_checked():

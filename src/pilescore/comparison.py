@@ -16,7 +16,7 @@ from .held_out import as_held_out, forecast
 from .minimum import Minimum
 from .model import Model
 from .networks import NetworkPile
-from .observations import Observation
+from .observations import Observation, check_names
 from .posterior import Posterior
 from .score import Pile, at_profiled_scale, check_given, scored
 from .solving import Solved
@@ -302,6 +302,8 @@ def _check_predicts(name: str, each: Any, held: Sequence[Observation]) -> None:
     if model is not None:
         dimension = model.blocks[0].dimension
         require(held[0].dimension == dimension, "held_out", held[0].points, f"{dimension} coordinates, as {name!r} has")
+        for block in held:
+            check_names(block.operator, model.names, "held_out")
 
 
 def _predictor(each: Predicting, profiled: bool) -> tuple[Posterior | NetworkPile, list[str]]:

@@ -136,22 +136,27 @@ def call(
     raise InputError(f"{argument}: expected {expected}; calling it gave: {str(problem).splitlines()[0]}") from problem
 
 
-def as_array(value: Any, argument: str) -> np.ndarray:
-    """Return `value` as a finite float64 array (integers and float32 are promoted exactly)."""
+def is_real(dtype: Any) -> bool:
+    """Whether a type is one of floats, those of JAX with few digits among them."""
+    return bool(jax.numpy.issubdtype(dtype, np.floating))
+
+
+def as_array(value: Any, argument: str, copy: bool = True) -> np.ndarray:
+    """Return `value` as a finite float64 array (integers and floats of fewer digits are promoted exactly)."""
     hidden = int(np.sum(value.mask)) if isinstance(value, np.ma.MaskedArray) else 0
     if hidden:
         raise InputError(f"{argument}: expected an array without masked entries; {hidden} are masked. Leave them out.")
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError) as error:  # ragged nested sequences
+    except (ValueError, TypeError, RuntimeError) as error:  # ragged nested sequences; tensors that require gradients
         raise InputError(f"{argument}: expected an array of real numbers; got {error}") from error
     require(
-        array.dtype.kind in "fiu",
+        array.dtype.kind in "iu" or is_real(array.dtype),
         argument,
         value if array.ndim == 0 else array,
         "real numbers (a float or integer dtype)",
     )
-    array = array.astype(np.float64)
+    array = array.astype(np.float64, copy=copy)
     bad = np.flatnonzero(~np.isfinite(array))
     if bad.size:
         where = tuple(int(i) for i in np.unravel_index(bad[0], array.shape))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -16,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from .atoms import MultiIndex, partial
-from .errors import InputError, as_array, call, check_coordinates, require, require_float64
+from .errors import InputError, PilescoreError, as_array, call, check_coordinates, require, require_float64
 from .laplace import Form, Scaling
 from .last_layer import affine_arrays
 from .model import Model
@@ -148,7 +149,7 @@ class JaxNetwork:
         paths, self.tree = jax.tree_util.tree_flatten_with_path(arrays)
         expected = "a pytree with at least one array of floats (Python numbers in it are left alone)"
         require(len(paths) > 0, "params", params, expected)
-        self.names = [jax.tree_util.keystr(path) or "params" for path, _ in paths]
+        self.names = [jax.tree_util.keystr(path) for path, _ in paths]
         self.leaves = [jnp.asarray(_checked(leaf, name)) for name, (_, leaf) in zip(self.names, paths, strict=True)]
         self.apply = apply if isinstance(apply, Hashable) else functools.partial(apply)
         for leaf in jax.tree.leaves(self.rest):
@@ -165,34 +166,50 @@ class JaxNetwork:
         self.displacement = _flat([leaf - centres[i] for i, leaf in zip(self.chosen, where, strict=True)])
         self.spread = _flat(self._scales(scales))
 
+    @property
+    def arrays(self) -> tuple[tuple[str, int], ...]:
+        """The names and sizes of the arrays of parameters that count."""
+        return tuple((self._labels[i], self.leaves[i].size) for i in self.chosen)
+
+    @property
+    def _labels(self) -> list[str]:
+        return [f"params{name}" for name in self.names]
+
+    def making(self, order: int) -> int:
+        """Return how many times the memory of rows is in use while they are made, whatever the order."""
+        return 3
+
     def derivatives(
         self, points: Float[np.ndarray, "n d"], indices: tuple[MultiIndex, ...]
     ) -> Float[np.ndarray, "indices n"]:
         """Return `∂^α f` at points."""
-        return np.asarray(_derivatives(self.apply, self.tree, self.rest, indices, self.leaves, jnp.asarray(points)))
+        with _jax_errors():
+            return np.asarray(_derivatives(self.apply, self.tree, self.rest, indices, self.leaves, jnp.asarray(points)))
 
     def jacobian(
         self, points: Float[np.ndarray, "n d"], indices: tuple[MultiIndex, ...], table: Float[np.ndarray, "indices n"]
     ) -> Float[np.ndarray, "n P"]:
         """Return the gradients in the parameters of `Σ_α c_α ∂^α f` at points."""
         given = self.apply, self.tree, self.rest, indices, self.chosen, self.leaves
-        return np.asarray(_jacobian(*given, jnp.asarray(points), jnp.asarray(table)))
+        with _jax_errors():
+            return np.asarray(_jacobian(*given, jnp.asarray(points), jnp.asarray(table)))
 
     def _check_output(self, point: Float[np.ndarray, " d"]) -> tuple[str, ...]:
         """Raise an `InputError` unless the network returns one real number; say if it has fewer digits."""
         whole = eqx.combine(jax.tree.unflatten(self.tree, self.leaves), self.rest)
+        signature = f"{SIGNATURE} of shape ({len(point)},)"
         check_coordinates(lambda p: self.apply(whole, p), point, "apply")
 
         def evaluate(given: tuple[Any, Array]) -> Any:
             return eqx.filter_eval_shape(lambda w, p: self.apply(w, p), *given)
 
         try:
-            out = call(evaluate, (whole, jnp.asarray(point)), "apply", SIGNATURE)
+            out = call(evaluate, (whole, jnp.asarray(point)), "apply", signature)
         except InputError:
             raise
         except Exception as error:
             kind = type(error).__name__
-            raise InputError(f"apply: expected {SIGNATURE}; calling it gave {kind}: {error}") from error
+            raise InputError(f"apply: expected {signature}; calling it gave {kind}: {error}") from error
         expected = "one real number at each point"
         leaves = jax.tree.leaves(out)
         require(len(leaves) == 1 and hasattr(out, "shape"), "apply", out, expected)
@@ -205,14 +222,26 @@ class JaxNetwork:
     def _values(self, leaves: list[Array], points: Array) -> Float[np.ndarray, " n"]:
         """Return the network, as it was compiled, at points."""
         zero = ((0,) * points.shape[1],)
-        return np.asarray(_derivatives(self.apply, self.tree, self.rest, zero, leaves, points))[0]
+        with _jax_errors():
+            return np.asarray(_derivatives(self.apply, self.tree, self.rest, zero, leaves, points))[0]
 
     def _forget_what_changed(self, at: Float[Array, "n d"]) -> None:
         """Have `apply` compiled anew if it gives other values than when it was: it may read more than its arguments."""
-        now = np.asarray(jax.vmap(_function(self.apply, self.tree, self.rest, self.leaves))(at))
-        before = self._values(self.leaves, at)
-        if not np.all(np.abs(now - before) <= 1e-9 * np.abs(now).max()):
-            self.apply = functools.partial(self.apply)
+
+        def same(one: np.ndarray, other: np.ndarray) -> bool:
+            size = np.abs(one[np.isfinite(one)]).max(initial=0.0)
+            return np.allclose(one, other, rtol=0.0, atol=1e-9 * size, equal_nan=True)
+
+        def now() -> np.ndarray:
+            with _jax_errors():
+                return np.asarray(jax.vmap(_function(self.apply, self.tree, self.rest, self.leaves))(at))
+
+        first = now()
+        if same(first, self._values(self.leaves, at)):
+            return
+        if not same(first, now()):
+            raise InputError("apply: two calls at the same points give different numbers: it has to be a function")
+        self.apply = functools.partial(self.apply)
 
     def _chosen(self, parameters: Any, at: Float[Array, "n d"]) -> Sequence[int]:
         if isinstance(parameters, str) and parameters == "all":
@@ -222,7 +251,7 @@ class JaxNetwork:
             def evaluate(arrays: list[np.ndarray]) -> np.ndarray:
                 return self._values([jnp.asarray(array) for array in arrays], at)
 
-            return affine_arrays(evaluate, [np.asarray(leaf) for leaf in self.leaves], self.names)
+            return affine_arrays(evaluate, [np.asarray(leaf) for leaf in self.leaves], self._labels)
         expected = "'all', 'last layer', or a function from params to those of its leaves that count"
         require(callable(parameters), "parameters", parameters, expected)
         numbered = eqx.combine(jax.tree.unflatten(self.tree, map(_Place, range(len(self.leaves)))), self.rest)
@@ -232,7 +261,7 @@ class JaxNetwork:
             what = f"calling it gave {type(error).__name__}: {error}"
             raise InputError(f"parameters: expected {expected}; {what}") from error
         known = sorted({leaf.number for leaf in jax.tree.leaves(branches) if isinstance(leaf, _Place)})
-        require(len(known) > 0, "parameters", parameters, f"{expected}; it picked none of {', '.join(self.names)}")
+        require(len(known) > 0, "parameters", parameters, f"{expected}; it picked none of {', '.join(self._labels)}")
         return known
 
     def _centres(self, centre: Any) -> list[Array]:
@@ -270,6 +299,19 @@ class JaxNetwork:
             require(fits, name, value, f"a number or shape {shape}, as in params")
             found.append(jnp.broadcast_to(value, shape))
         return found
+
+
+@contextlib.contextmanager
+def _jax_errors() -> Iterator[None]:
+    """Say what a network has to be like where JAX cannot evaluate or differentiate it."""
+    try:
+        yield
+    except PilescoreError:
+        raise
+    except Exception as error:
+        expected = "a function that JAX can evaluate at many points at once, and differentiate in them and in params"
+        what = f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}"
+        raise InputError(f"apply: expected {expected}; that gave {what}") from error
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,6 +18,9 @@ from .tangents import Network, NetworkRows, Rows, Whitened, gram_matrix, plan, w
 LARGE = 1e-6
 """The part of the largest eigenvalue from which on an eigenvalue is large."""
 
+LARGEST = 1e150
+"""Numbers from which on squares cannot be summed."""
+
 Form = Literal["laplace", "linearised", "tangent"]
 Scaling = Literal["prior", "model"]
 
@@ -89,17 +92,32 @@ class Tangent:
         across = max(square - float(np.sum(parts[small] ** 2)), 0.0)
         return Squares(parts**2, across, 0.0, blurred, errors * (2 * np.abs(parts) + errors))
 
-    def covariance(self, queried: Float[np.ndarray, "n P"], ratio: float, diagonal: bool) -> np.ndarray:
-        """Return the posterior covariance over η of linear functions of the parameters, or its diagonal."""
+    def covariance(self, queried: Float[np.ndarray, "n P"], ratio: float) -> Float[np.ndarray, "n n"]:
+        """Return the posterior covariance over η of linear functions of the parameters."""
+        right, half = self._halves(queried, ratio)
+        return self_product(right) - self_product(half) if self.gram.of_rows else ratio * self_product(half)
+
+    def variances(
+        self, queried: Float[np.ndarray, "n P"], ratio: float
+    ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+        """Return the diagonal of the covariance, and estimates of its rounding errors.
+
+        Rounding moves the Gram matrix `G` by about `eps √k` of its norm, and so `bᵀ(G + r)⁻¹b` by that times
+        `|(G + r)⁻¹b|²`.
+        """
+        right, half = self._halves(queried, ratio)
+        prior, explained = (np.einsum("ij,ij->i", part, part) for part in (right, half))
+        half /= np.sqrt(self.gram.eigenvalues + ratio)
+        moved = math.sqrt(len(self.gram.eigenvalues)) * self.gram.largest * np.einsum("ij,ij->i", half, half)
+        if self.gram.of_rows:
+            return prior - explained, EPS * (math.sqrt(right.shape[1]) * prior + moved)
+        return ratio * explained, EPS * ratio * moved
+
+    def _halves(self, queried: Float[np.ndarray, "n P"], ratio: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return `B = JΛ^{½}`, and `(G + r)^{-½}` times `Bᵀ` or `ABᵀ`, with `G` the Gram matrix, transposed."""
         right = self.whitened.scaled(queried)
-        values = self.gram.eigenvalues
-        if not self.gram.of_rows:
-            half = right @ self.gram.vectors * np.sqrt(ratio / (values + ratio))
-            return np.einsum("ij,ij->i", half, half) if diagonal else self_product(half)
-        half = self.whitened.times(right.T).T @ self.gram.vectors / np.sqrt(values + ratio)
-        if diagonal:
-            return np.einsum("ij,ij->i", right, right) - np.einsum("ij,ij->i", half, half)
-        return self_product(right) - self_product(half)
+        seen = self.whitened.times(right.T).T if self.gram.of_rows else right
+        return right, seen @ self.gram.vectors / np.sqrt(self.gram.eigenvalues + ratio)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -118,19 +136,22 @@ class Trained:
 
     def decomposed(self, memory: float | None, progress: bool | None) -> Tangent:
         """Return the decomposed tangent: the long part."""
+        inverse, t, delta = 1.0 / np.sqrt(self.noise), self.targets, self.displacement
+        squared = {
+            "residuals": self.residuals * inverse,
+            "targets": None if t is None else t * inverse,
+            "displacement": None if delta is None else delta / np.sqrt(self.spread),
+        }
+        for name, vector in squared.items():
+            if vector is not None and not float(np.abs(vector).max()) < LARGEST:
+                raise InputError(
+                    f"{name}: expected numbers that can be squared; scaled, they are up to {np.abs(vector).max():.1e}"
+                )
         way = plan(self.rows, memory)
         whitened = whiten(self.rows, self.noise, self.spread, way, progress)
         matrix = gram_matrix(whitened, progress)
         if not np.isfinite(matrix.diagonal()).all():
             raise InputError("jacobian: expected finite numbers; gradients of the network are NaN or infinite")
-        inverse, t, delta = whitened.inverse_root, self.targets, self.displacement
         return Tangent(
-            gram(matrix, way.of_rows),
-            whitened,
-            self.residuals * inverse,
-            None if t is None else t * inverse,
-            None if delta is None else delta / np.sqrt(self.spread),
-            self.network,
-            self.model,
-            self.scaling,
+            gram(matrix, way.of_rows), whitened, **squared, network=self.network, model=self.model, rows=self.scaling
         )

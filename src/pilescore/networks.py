@@ -20,6 +20,7 @@ from .errors import (
     as_points,
     as_positive,
     as_vector,
+    is_real,
     require,
 )
 from .laplace import Form, Scaling, Tangent, Trained
@@ -138,7 +139,7 @@ class NetworkPile(Evidence):
     def variance(self, points: Any, operator: Operator | Nonlinear = identity) -> Float[np.ndarray, " n"]:
         """Return the variance of `A f` by the linearised Laplace approximation, in batches.
 
-        Where rounding makes it negative it is given as zero, and a `PrecisionWarning` says so.
+        A `PrecisionWarning` says where rounding has left nothing of it; what is below zero is then given as zero.
         """
         rows = NetworkRows(self._network, [self._seen(points, operator)])
         return np.concatenate([self.variance_from_jacobian(rows.make(i)) for i in range(len(rows.cells()))])
@@ -146,17 +147,17 @@ class NetworkPile(Evidence):
     def variance_from_jacobian(self, jacobian: Any) -> Float[np.ndarray, " n"]:
         """Return the variances of predictions whose gradients in the parameters are the rows of a matrix (n, P)."""
         queried = _as_jacobian(jacobian, self.parameters)
-        found = self.eta * self.tangent.covariance(queried, self.sigma2 / self.eta, diagonal=True)
-        below = found < 0
-        if below.any():
+        found, error = (self.eta * part for part in self.tangent.variances(queried, self.sigma2 / self.eta))
+        lost = found < error
+        if lost.any():
             warnings.warn(
-                f"{int(below.sum())} of {len(found)} variances are below rounding and are given as zero: sigma2/eta = "
-                f"{self.sigma2 / self.eta:.1e} is small against the largest eigenvalue {self.tangent.gram.largest:.1e}",
+                f"{int(lost.sum())} of {len(found)} variances are below rounding, which is up to {error.max():.1e}: "
+                f"they are smaller than that, and no digit of them is right. sigma2/eta = {self.sigma2 / self.eta:.1e} "
+                f"is small against the largest eigenvalue {self.tangent.gram.largest:.1e}",
                 PrecisionWarning,
                 stacklevel=3,
             )
-            found = np.where(below, 0.0, found)
-        return found
+        return np.maximum(found, 0.0)
 
     def covariance(self, points: Any, operator: Operator | Nonlinear = identity) -> Float[np.ndarray, "n n"]:
         """Return the covariance of `A f` at points, by the linearised Laplace approximation."""
@@ -164,7 +165,7 @@ class NetworkPile(Evidence):
         count = rows.shape[0]
         require_memory(count, 8.0 * (2 * count**2 + count * (self.parameters + self.size)), "the covariance of points")
         queried = np.concatenate([rows.make(number) for number in range(len(rows.cells()))])
-        return self.eta * self.tangent.covariance(queried, self.sigma2 / self.eta, diagonal=False)
+        return self.eta * self.tangent.covariance(queried, self.sigma2 / self.eta)
 
     def noise_variance(self, block: Observation) -> Float[np.ndarray, " n"]:
         """Return the noise variances `σ²D` that the values of a block would have."""
@@ -235,7 +236,8 @@ def scored(
     residuals = {name: _root_mean_square(each.residuals) for name, each in zip(model.labels, blocks, strict=True)}
     loss = sum(float(np.mean(each.residuals**2)) for each in own)
     found = _result(given.decomposed(limit, progress), form, eta, sigma2, residuals, loss)
-    return dataclasses.replace(found, notes=(*found.notes, *_idle(found.tangent.whitened, blocks, model.labels)))
+    idle = [*_idle_blocks(found.tangent.whitened, blocks, model.labels), *_idle_arrays(found.tangent.whitened, network)]
+    return dataclasses.replace(found, notes=(*found.notes, *idle))
 
 
 def network_pile_from_jacobian(
@@ -256,7 +258,8 @@ def network_pile_from_jacobian(
     Parameters
     ----------
     jacobian
-        `J`, of shape (N, P): the gradient in the parameters of each observed quantity, at the trained parameters.
+        `J`, of shape (N, P): the gradient in the parameters of each observed quantity, at the trained parameters. One
+        for which twice its memory is not there is read where it is, and should not be changed afterwards.
     residuals
         `e = t − F(θ̂)`, of shape (N,): what was observed less what the network predicts.
     displacement
@@ -301,7 +304,7 @@ def network_pile_from_jacobian(
     tangent = Trained(GivenRows(matrix), e, t, delta, d, spread).decomposed(None, False)
     found = _result(tangent, form, eta, sigma2, {"rows": _root_mean_square(e)}, float(loss))
     kind = np.asarray(jacobian).dtype
-    if kind.kind != "f" or kind == np.float64:
+    if kind == np.float64 or not is_real(kind):
         return found
     note = f"a Jacobian of {kind} was promoted to float64: its own rounding is not in `rounding`"
     return dataclasses.replace(found, notes=(*found.notes, note))
@@ -370,7 +373,7 @@ def _relative_noise(model: Model, blocks: Sequence[Seen], rows: Scaling) -> Floa
     return np.concatenate([v * part / part.mean() for v, part in zip(scale, spreads, strict=True)])
 
 
-def _idle(whitened: Whitened, blocks: Sequence[Seen], names: Sequence[str]) -> list[str]:
+def _idle_blocks(whitened: Whitened, blocks: Sequence[Seen], names: Sequence[str]) -> list[str]:
     """Say which blocks no parameter has anything to do with, where the Jacobian is there to see."""
     notes, done = [], 0
     for each, name in zip(blocks, names, strict=True):
@@ -378,6 +381,21 @@ def _idle(whitened: Whitened, blocks: Sequence[Seen], names: Sequence[str]) -> l
             notes.append(f"no parameter changes the values of block {name!r} ({each.block.operator} of the network)")
         done += each.block.size
     return notes
+
+
+def _idle_arrays(whitened: Whitened, network: Network) -> list[str]:
+    """Say which arrays of parameters no row depends on, where the Jacobian is there to see."""
+    if whitened.held is None:
+        return []
+    used, done, idle = np.asarray(whitened.held.any(axis=0)), 0, []
+    for name, size in network.arrays:
+        if size and not used[done : done + size].any():
+            idle.append(name)
+        done += size
+    if not idle:
+        return []
+    which = ", ".join(map(repr, idle))
+    return [f"no row depends on {which}, which counts in the prior all the same: leave it out with parameters="]
 
 
 def _warn_of_training_points(points: Points, kept: list[str]) -> None:
@@ -411,7 +429,7 @@ def _check_choice(value: Any, name: str, choices: tuple[str, ...]) -> None:
 
 
 def _as_jacobian(value: Any, columns: int | None) -> Float[np.ndarray, "n P"]:
-    matrix = as_array(value, "jacobian")
+    matrix = as_array(value, "jacobian", copy=False)
     shape = "shape (N, P), a row for each value and a column for each parameter"
     if columns is not None:
         shape = f"shape (n, {columns}), a column for each parameter"

@@ -27,11 +27,8 @@ from .observations import Observation, impose
 from .quadrature import MonteCarlo
 from .running import progress_bar
 
-CHUNK_BYTES = 6.4e7
-"""Bytes of the rows of a Jacobian that are made at a time."""
-
-MAKING = 3
-"""How many times the memory of rows is in use while they are made."""
+CHUNK_BYTES = 1.9e8
+"""Bytes in use while rows of a Jacobian are made."""
 
 COPIES = 6
 """Vectors of the parameters that are held: their values, prior, gradients."""
@@ -62,6 +59,13 @@ class Network(Protocol):
     @property
     def notes(self) -> tuple[str, ...]:
         """What is worth knowing of how the network was read."""
+
+    @property
+    def arrays(self) -> tuple[tuple[str, int], ...]:
+        """The names and sizes of the arrays that the parameters are made of, in their order."""
+
+    def making(self, order: int) -> int:
+        """Return how many times the memory of rows is in use while they are made, for derivatives of an order."""
 
     def derivatives(
         self, points: Float[np.ndarray, "n d"], indices: tuple[MultiIndex, ...]
@@ -177,6 +181,14 @@ class Rows(Protocol):
     def shape(self) -> tuple[int, int]:
         """The numbers of observations and of parameters."""
 
+    @property
+    def making(self) -> int:
+        """How many times the memory of rows is in use while they are made."""
+
+    @property
+    def made(self) -> str:
+        """What making rows is called."""
+
     def cells(self) -> list[slice]:
         """Return runs of rows that are made together, one after the other."""
 
@@ -187,14 +199,17 @@ class Rows(Protocol):
 class NetworkRows:
     """The Jacobian of a network."""
 
+    made = "made"
+
     def __init__(self, network: Network, blocks: Sequence[Seen], memory: float | None = None) -> None:
         self.network = network
         self.blocks = tuple(blocks)
         self.shape = (sum(each.block.size for each in blocks), network.size)
+        self.making = max(network.making(max(map(sum, each.block.indices))) for each in blocks)
         room = CHUNK_BYTES
         if memory is not None:  # half of what is left beside the Gram matrix, the other half for rows that are held
-            room = min(room, 0.5 * (memory - _beside(*self.shape)) / (MAKING + 1))
-        self.chunk = max(1, min(1024, int(room / (8 * network.size))))
+            room = min(room, 0.5 * (memory - _beside(*self.shape)) * self.making / (self.making + 1))
+        self.chunk = max(1, min(1024, int(room / (8 * self.making * network.size))))
         self._places: list[tuple[Seen, slice]] = []
         self._cells: list[slice] = []
         done = 0
@@ -231,9 +246,11 @@ class NetworkRows:
 
 @dataclasses.dataclass(frozen=True)
 class GivenRows:
-    """A Jacobian that is there."""
+    """A Jacobian that is there: its rows are only scaled."""
 
     matrix: Any
+    making = 2
+    made = "read"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -241,12 +258,14 @@ class GivenRows:
         return self.matrix.shape
 
     def cells(self) -> list[slice]:
-        """Return all rows as one run."""
-        return [slice(0, len(self.matrix))]
+        """Return runs of as many rows as may be scaled at a time."""
+        n, p = self.shape
+        step = max(1, int(CHUNK_BYTES / (8 * self.making * p)))
+        return [slice(start, min(start + step, n)) for start in range(0, n, step)]
 
     def make(self, cell: int) -> Float[np.ndarray, "n P"]:
-        """Return all rows."""
-        return self.matrix
+        """Return the rows of a cell."""
+        return self.matrix[self.cells()[cell]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,7 +287,7 @@ def plan(rows: Rows, memory: float | None) -> Plan:
     side = min(n, p)
     available = float(psutil.virtual_memory().available) if memory is None else memory
     largest = max(cell.stop - cell.start for cell in rows.cells())
-    making = 8.0 * p * MAKING * largest
+    making = 8.0 * p * rows.making * largest
     square = _beside(n, p)
     whole = 8.0 * n * p + making + square
     name = f"{n} × {p}"
@@ -280,8 +299,8 @@ def plan(rows: Rows, memory: float | None) -> Plan:
         least = square + making + (0 if n > p else 8.0 * p * largest)
         raise MemoryLimitError(
             f"memory: a network with {p} parameters at {n} rows needs at least {_size(least)}: {gram}, the rest for "
-            f"rows of the Jacobian while they are made. {_size(available)} may be used. Score fewer rows (fewer nodes "
-            "in a rule), or parameters='last layer'"
+            f"rows of the Jacobian while they are {rows.made}. {_size(available)} may be used. Score fewer rows (fewer "
+            "nodes in a rule), or fewer parameters (those of the last layer)"
         )
     if n > p:
         text = f"the {name} Jacobian is streamed, {largest} rows at a time; {gram}"
@@ -289,7 +308,7 @@ def plan(rows: Rows, memory: float | None) -> Plan:
     slab = min(slab, n)
     again = -(-n // slab)
     needed = square + making + 8.0 * p * slab
-    held = f"{slab} rows held at a time ({_size(8.0 * p * slab)}), the others made up to {again} times"
+    held = f"{slab} rows held at a time ({_size(8.0 * p * slab)}), the others {rows.made} up to {again} times"
     return Plan(True, slab, needed, f"the {name} Jacobian is streamed, {held}; {gram}")
 
 

@@ -150,6 +150,15 @@ class TorchNetwork:
         self.size = len(self.displacement)
         self.notes = tuple(_notes(learnt, free))
 
+    @property
+    def arrays(self) -> tuple[tuple[str, int], ...]:
+        """The names and sizes of the parameters that were chosen."""
+        return tuple((name, tensor.numel()) for name, tensor in self._chosen.items())
+
+    def making(self, order: int) -> int:
+        """Return how many times the memory of rows is in use: gradients of all parts of a nested forward derivative."""
+        return 3 * 2**order
+
     def derivatives(
         self, points: Float[np.ndarray, "n d"], indices: tuple[MultiIndex, ...]
     ) -> Float[np.ndarray, "indices n"]:
