@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -142,12 +142,15 @@ class NetworkPile(Evidence):
         A `PrecisionWarning` says where rounding has left nothing of it; what is below zero is then given as zero.
         """
         rows = NetworkRows(self._network, [self._seen(points, operator)])
-        return np.concatenate([self.variance_from_jacobian(rows.make(i)) for i in range(len(rows.cells()))])
+        return self._variances(rows.make(cell) for cell in range(len(rows.cells())))
 
     def variance_from_jacobian(self, jacobian: Any) -> Float[np.ndarray, " n"]:
         """Return the variances of predictions whose gradients in the parameters are the rows of a matrix (n, P)."""
-        queried = _as_jacobian(jacobian, self.parameters)
-        found, error = (self.eta * part for part in self.tangent.variances(queried, self.sigma2 / self.eta))
+        return self._variances([_as_jacobian(jacobian, self.parameters)])
+
+    def _variances(self, parts: Iterable[Float[np.ndarray, "_ P"]]) -> Float[np.ndarray, " n"]:
+        pairs = [self.tangent.variances(part, self.sigma2 / self.eta) for part in parts]
+        found, error = (self.eta * np.concatenate(each) for each in zip(*pairs, strict=True))
         lost = found < error
         if lost.any():
             warnings.warn(
@@ -155,7 +158,7 @@ class NetworkPile(Evidence):
                 f"they are smaller than that, and no digit of them is right. sigma2/eta = {self.sigma2 / self.eta:.1e} "
                 f"is small against the largest eigenvalue {self.tangent.gram.largest:.1e}",
                 PrecisionWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         return np.maximum(found, 0.0)
 
