@@ -586,14 +586,18 @@ def test_flax_module() -> None:
     agrees(found, no.restricted(problem, last).terms("laplace", ETA, SIGMA2))
 
 
-def test_single_precision() -> None:
-    """Weights in float32 are the same numbers in float64, and this is said."""
-    single = {key: value.astype(np.float32) for key, value in weights(NARROW).items()}
-    double = {key: value.astype(np.float64) for key, value in single.items()}
-    first, second = (ps.network_pile(mlp, params, model(), **PLAIN) for params in (single, double))
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_fewer_digits(kind: str) -> None:
+    """Weights with fewer digits, and their centre, are the same numbers in float64, and this is said."""
+    short = {key: jnp.asarray(value).astype(kind) for key, value in weights(NARROW).items()}
+    long = {key: value.astype(float) for key, value in short.items()}
+    first, second = (
+        ps.network_pile(mlp, params, model(), centre={key: 0.5 * value for key, value in params.items()}, **PLAIN)
+        for params in (short, long)
+    )
     assert first.value == pytest.approx(second.value, rel=1e-13)
-    assert any("float32" in note for note in first.notes)
-    assert not any("float32" in note for note in second.notes)
+    assert any(kind in note for note in first.notes)
+    assert not any(kind in note for note in second.notes)
 
 
 # ---------------------------------------------------------------- points
