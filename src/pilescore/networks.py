@@ -155,8 +155,8 @@ class NetworkPile(Evidence):
         if lost.any():
             warnings.warn(
                 f"{int(lost.sum())} of {len(found)} variances are below rounding, which is up to {error.max():.1e}: "
-                f"they are smaller than that, and no digit of them is right. sigma2/eta = {self.sigma2 / self.eta:.1e} "
-                f"is small against the largest eigenvalue {self.tangent.gram.largest:.1e}",
+                f"none of their digits can be relied on. sigma2/eta = {self.sigma2 / self.eta:.1e} is small against "
+                f"the largest eigenvalue {self.tangent.gram.largest:.1e}",
                 PrecisionWarning,
                 stacklevel=4,
             )
