@@ -11,6 +11,8 @@ import jax as _jax
 _jax.config.update("jax_enable_x64", True)
 
 from .accuracy import Accuracy, Risk, accuracy
+from .automatic import Auto
+from .bases import Basis, FourierBasis, HilbertBasis, RandomFourierBasis, UserBasis
 from .calculus import divergence, gradient, laplacian, normal_derivative
 from .choosing import Search, search, search_equations, search_kernels
 from .comparison import compare
@@ -19,6 +21,7 @@ from .descent import Curvature, Run
 from .diagnosis import diagnose
 from .domains import Box, Nodes, Region, Slice, Union, nodes
 from .errors import (
+    ClusterError,
     FileError,
     InputError,
     MemoryLimitError,
@@ -30,8 +33,10 @@ from .errors import (
     PrecisionWarning,
     SaveError,
     SmoothnessError,
+    ToleranceError,
     TrainingPointsWarning,
 )
+from .features import Features
 from .findings import Diagnosis, Finding, Thresholds
 from .fredholm import (
     DataFreePile,
@@ -61,6 +66,9 @@ from .kernels import (
     Wiener,
     spectral_mixture,
 )
+from .kronecker import Kronecker
+from .linalg import Bounds, Dense, Estimate, Solver
+from .low_rank import LowRank
 from .minimum import Minimum, minimize
 from .misfit import Losses, losses
 from .model import Model
@@ -85,6 +93,8 @@ from .selections import Selection, load_selection, select
 from .shapes import Annulus, Ball, Disk, Sphere, Triangulation
 from .solving import Solved, solve_nonlinear
 from .sweeps import sweep
+from .system import estimate
+from .tiled import Distributed
 
 __version__ = _version("pilescore")
 
@@ -93,30 +103,42 @@ __all__ = [
     "Accuracy",
     "AnisotropicRBF",
     "Annulus",
+    "Auto",
     "Ball",
+    "Basis",
+    "Bounds",
     "Box",
     "Chebyshev",
     "ClenshawCurtis",
+    "ClusterError",
     "Constant",
     "Cosine",
     "Curvature",
     "DataFreePile",
+    "Dense",
     "Diagnosis",
     "Disk",
+    "Distributed",
+    "Estimate",
+    "Features",
     "Fejer",
     "FileError",
     "Finding",
+    "FourierBasis",
     "FredholmDeterminant",
     "FullCovarianceRBF",
     "FunctionKernel",
     "Functional",
     "GaussLegendre",
+    "HilbertBasis",
     "InputError",
     "IntegratedWiener",
     "Kernel",
+    "Kronecker",
     "Linear",
     "LinearMap",
     "Losses",
+    "LowRank",
     "Matern",
     "MemoryLimitError",
     "Minimum",
@@ -138,6 +160,7 @@ __all__ = [
     "Posterior",
     "PrecisionWarning",
     "Problem",
+    "RandomFourierBasis",
     "RationalQuadratic",
     "Region",
     "Risk",
@@ -150,12 +173,15 @@ __all__ = [
     "SmoothnessError",
     "Sobol",
     "Solved",
+    "Solver",
     "Sphere",
     "Tensor",
     "Thresholds",
+    "ToleranceError",
     "TrainingPointsWarning",
     "Triangulation",
     "Union",
+    "UserBasis",
     "Warped",
     "Wiener",
     "accuracy",
@@ -168,6 +194,7 @@ __all__ = [
     "difference",
     "dirichlet",
     "divergence",
+    "estimate",
     "field",
     "fredholm_logdet",
     "gradient",

@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 
 from .comparison import failed_row, ranked, row
-from .errors import InputError, PilescoreError, SmoothnessError, require
+from .errors import ClusterError, InputError, PilescoreError, SmoothnessError, require
 from .kernels import AnisotropicRBF, FullCovarianceRBF, Kernel, Periodic
+from .methods import with_solver
 from .minimum import Minimum, minimize, prepared
 from .model import Model, is_positive, named_paths, require_name
 from .running import progress_bar
@@ -121,7 +122,8 @@ def search_kernels(
         if kernel is not each:
             from_classes.add(name)
         try:
-            models[name] = Model(kernel, model.data, model.physics, model.gamma, model.rho, model.eta)
+            made = Model(kernel, model.data, model.physics, model.gamma, model.rho, model.eta)
+            models[name] = with_solver(made, model.solver)
         except InputError as failure:  # not smooth enough, or of another dimension
             failures[name] = str(failure)
     require(len(models) + len(failures) > 0, "kernels", kernels, "at least one kernel")
@@ -187,7 +189,8 @@ def search_equations(
     failures: dict[str, str] = {}
     for name, physics in equations.items():
         try:
-            models[name] = Model(model.kernel, model.data, physics, model.gamma, model.rho, model.eta)
+            made = Model(model.kernel, model.data, physics, model.gamma, model.rho, model.eta)
+            models[name] = with_solver(made, model.solver)
         except SmoothnessError as failure:
             failures[name] = str(failure)
     if not models:
@@ -222,7 +225,7 @@ def _search(
     known = set(inspect.signature(minimize).parameters) - {"model", "over", "save"}
     for option in options:
         require(option in known, option, options[option], f"options of minimize: {', '.join(sorted(known))}")
-    checked = {option: each for option, each in options.items() if option not in ("hessian", "progress")}
+    checked = {option: each for option, each in options.items() if option not in ("hessian", "progress", "client")}
     for name, model in models.items():  # before any long work
         require(isinstance(name, str), "candidates", name, "names that are strings")
         require(len(over[name]) > 0, "over", over[name], f"bounds of at least one hyperparameter of {name!r}")
@@ -236,6 +239,8 @@ def _search(
         for name, model in models.items():
             try:
                 minima[name] = minimize(model, over[name], **{**options, "progress": False})
+            except ClusterError:  # says nothing about the candidate
+                raise
             except PilescoreError as failure:
                 failed[name] = str(failure)
             except KeyboardInterrupt:

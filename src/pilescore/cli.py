@@ -13,8 +13,9 @@ from typing import Any
 import click
 
 from .errors import FileError, InputError, PilescoreError, SaveError, require
+from .farm import connected
 from .folders import FIGURES, REPORT, RESULTS, SUMMARY, Folder
-from .problem_commands import COMMANDS
+from .problem_commands import CLUSTER, COMMANDS
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 RESUMABLE = ("study", "select", "suite")
@@ -61,9 +62,9 @@ def study() -> None:
 
 
 def common(
-    name: str, quick: str, full: str, of: str = "Noise seeds"
+    name: str, quick: str, full: str, of: str = "Noise seeds", cluster: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator with the options of every study."""
+    """Return a decorator with the options of every study, and of those whose scores a cluster can compute."""
     options = [
         click.option("--out", type=click.Path(path_type=Path), default=Path(f"pilescore-{name}"), show_default=True,
                      metavar="DIR", help="Where to write."),
@@ -73,6 +74,7 @@ def common(
         click.option("--resume", is_flag=True, help="Go on with what is in DIR; the other options must be the same."),
         click.option("--overwrite", is_flag=True, help="Replace the study in DIR; other files there are left alone."),
     ]  # fmt: skip
+    options += [CLUSTER] if cluster else []
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         for option in reversed(options):
@@ -127,7 +129,7 @@ def nonlinear(seeds: int | None, quick: bool, **options: Any) -> None:
 
 
 @study.command()
-@common("pinn", quick="2", full="2", of="Networks with the same settings")
+@common("pinn", quick="2", full="2", of="Networks with the same settings", cluster=False)
 def pinn(seeds: int | None, quick: bool, **options: Any) -> None:
     """Train physics-informed networks, and see which number knows the good ones.
 
@@ -143,7 +145,7 @@ def pinn(seeds: int | None, quick: bool, **options: Any) -> None:
 
 
 @commands.command(epilog=EPILOG)
-@common("suite", quick="2", full="5")
+@common("suite", quick="2", full="5", cluster=False)
 @click.option("--case", "cases", multiple=True, metavar="NAME", help="A case to run; may be given several times.")
 def suite(seeds: int | None, quick: bool, cases: tuple[str, ...], **options: Any) -> None:
     """Measure how well PILE chooses, and whether failures are found.
@@ -162,12 +164,15 @@ def _seeds(seeds: int | None) -> dict[str, Any]:
     return {} if seeds is None else {"seeds": seeds}
 
 
-def _run(study: Any, settings: Any, out: Path, as_json: bool, resume: bool, overwrite: bool) -> None:
+def _run(
+    study: Any, settings: Any, out: Path, as_json: bool, resume: bool, overwrite: bool, cluster: str | None = None
+) -> None:
     from .studies.study import kept_settings, run
     from .studies.words import shown
 
-    with Folder(out, kept_settings(study, settings), resume=resume, overwrite=overwrite).entered() as folder:
-        summary, report = run(study, settings, folder, lambda text: click.echo(text, err=True))
+    kept = Folder(out, kept_settings(study, settings), resume=resume, overwrite=overwrite)
+    with connected(cluster) as client, kept.entered() as folder:
+        summary, report = run(study, settings, folder, lambda text: click.echo(text, err=True), client)
     if as_json:
         click.echo(json.dumps(summary, indent=1, ensure_ascii=False))
         return

@@ -16,6 +16,7 @@ from scipy.optimize import minimize as scipy_minimize
 
 from .errors import PilescoreError
 from .evaluation import Trail, evaluated, score_and_gradient
+from .farm import Farm, LostError
 from .journals import Journal, Scored
 from .linalg import ONE_BLAS_THREAD, threads
 from .running import cores
@@ -24,6 +25,9 @@ from .space import Space
 
 FIRST_STEP = 0.5
 """The length of the first step in the coordinate that moves most: half a nat of a logarithm, or half a range."""
+
+FIRST_DIFFERENCE = 1e-3
+"""The first step of differences of the gradient."""
 
 SADDLE = 1.0
 """A curvature that is more negative is a saddle. Down to it a factor of e, or a whole range, changes the evidence by
@@ -77,6 +81,41 @@ class _StopError(Exception):
     """Ends a run from within its objective."""
 
 
+@dataclasses.dataclass
+class _Led(Trail):
+    """A trail from the solution at the start of a descent."""
+
+    start: Float[np.ndarray, " p"] | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Score:
+    """The score that a search minimises, as a function of the coordinates: what workers of a cluster are sent."""
+
+    where: Space
+    profiled: bool
+    given_physics: bool
+
+    def __call__(self, u: Float[np.ndarray, " p"], trail: Trail | None) -> Scored:
+        """Return PILE and its gradient in the coordinates."""
+        values = self.where.decode(u)
+        model, options = self.where.at(values), (self.profiled, self.given_physics)
+        score, by_name = score_and_gradient(model, self.where.wanted, *options, trail)
+        gradient = self.where.gradient(values, by_name)
+        if not (math.isfinite(score.value) and np.isfinite(gradient).all()):
+            raise PilescoreError("the score or its gradient is not finite")
+        return score, gradient
+
+    def sought(self, start: Float[np.ndarray, " p"]) -> tuple[Any, Any]:
+        """Return the solutions of a nonlinear model at a start, by all observations and by the physics alone."""
+        trail = Trail(self.where.at(self.where.decode(start)))
+        return trail.values(False), trail.values(True) if self.given_physics else None
+
+    def after(self, u: Float[np.ndarray, " p"], whole: Any, physics: Any) -> Scored:
+        """Return PILE and its gradient by solutions that were sought before."""
+        return self(u, Trail(None, whole, physics))
+
+
 class Objective:
     """What all runs of one search share."""
 
@@ -91,6 +130,14 @@ class Objective:
         self.evaluations = 0
         self.update: Any = lambda count: None
         self.journal: Journal | None = None
+        self.farm: Farm | None = None
+        """Workers of a cluster that compute the score, of which the content is `self.score`."""
+        self.expected: dict[bytes, Any] = {}
+
+    @property
+    def score(self) -> Score:
+        """The score, without what was compiled for it."""
+        return Score(dataclasses.replace(self.where), self.profiled, self.given_physics)
 
     def evaluate(self, u: Float[np.ndarray, " p"], trail: Trail | None = None) -> Scored:
         """Return PILE and its gradient in the coordinates; raise a `PilescoreError` where there is none."""
@@ -102,14 +149,40 @@ class Objective:
         compute = functools.partial(self._compute, trail)
         return compute(u) if self.journal is None else self.journal.look_up(u, compute)
 
+    def expect(self, points: Iterable[Float[np.ndarray, " p"]], trail: Trail | None) -> None:
+        """Have workers begin with points that are going to be evaluated; without workers it does nothing."""
+        if self.farm is None:
+            return
+        known = {} if self.journal is None else self.journal.entries
+        for u in points:
+            if u.tobytes() not in known and u.tobytes() not in self.expected:
+                self.expected[u.tobytes()] = self._begun(self.farm, trail, u)
+
+    def forget(self) -> None:
+        """Cancel what workers have begun."""
+        self.expected.clear()
+        if self.farm is not None:
+            self.farm.cancel()
+
     def _compute(self, trail: Trail | None, u: Float[np.ndarray, " p"]) -> Scored:
-        values = self.where.decode(u)
-        model, options = self.where.at(values), (self.profiled, self.given_physics)
-        score, by_name = score_and_gradient(model, self.where.wanted, *options, trail)
-        gradient = self.where.gradient(values, by_name)
-        if not (math.isfinite(score.value) and np.isfinite(gradient).all()):
-            raise PilescoreError("the score or its gradient is not finite")
-        return score, gradient
+        if self.farm is None:
+            return Score(self.where, self.profiled, self.given_physics)(u, trail)
+        try:
+            begun = self.expected.pop(u.tobytes(), None)
+            found: Scored = self.farm.result(self._begun(self.farm, trail, u) if begun is None else begun)
+        except LostError:
+            if self.halted.is_set():  # it was cancelled
+                raise _StopError from None
+            raise
+        return found
+
+    def _begun(self, farm: Farm, trail: Trail | None, u: Float[np.ndarray, " p"]) -> Any:
+        """Begin an evaluation, once it is known where a nonlinear model is to be solved from."""
+        if isinstance(trail, _Led) and not {False, self.given_physics} <= trail.done:
+            trail.whole, trail.physics = farm.result(farm.submit(Score.sought, trail.start))
+            trail.done |= {False, self.given_physics}
+        trail = Trail() if trail is None else trail
+        return farm.submit(Score.after, u, trail.whole, trail.physics)
 
 
 class Descent:
@@ -135,7 +208,7 @@ class Descent:
         search = self.search
         try:
             if search.where.model.is_nonlinear:
-                self.trail = Trail(search.where.at(search.where.decode(self.start)))
+                self.trail = _Led(search.where.at(search.where.decode(self.start)), start=self.start)
             score, gradient = self._evaluate(self.start)
         except _StopError:
             return
@@ -240,10 +313,15 @@ class Descent:
 
 
 def side_by_side(search: Objective, points: Iterable[Float[np.ndarray, " p"]]) -> tuple[list[Descent], bool]:
-    """Descend from every start, in threads; the caller's thread waits, so that Ctrl-C reaches it."""
+    """Descend from every start, in threads; the caller's thread waits, so that Ctrl-C reaches it.
+
+    With workers of a cluster, as many starts at once as they can score; the descents themselves stay here.
+    """
     runs = [Descent(search, point) for point in points]
     size = search.where.model.size
     workers = min(cores(), len(runs)) if size in SIDE_BY_SIDE else 1
+    if search.farm is not None:
+        workers = min(search.farm.threads, len(runs))
     limits = ONE_BLAS_THREAD if workers > 1 else threads(size)  # set here: threadpoolctl may not heed other threads
     interrupted = False
     with limits, ThreadPoolExecutor(workers) as pool:
@@ -254,6 +332,7 @@ def side_by_side(search: Objective, points: Iterable[Float[np.ndarray, " p"]]) -
             interrupted = True
         finally:
             search.halted.set()  # the pool waits for what is under way
+            search.forget()
     search.halted.clear()
     return runs, interrupted
 
@@ -267,21 +346,24 @@ def find_curvature(
     if not rows:
         return None
     hessian, scale = np.empty((len(rows), len(rows))), np.empty(len(rows))
-    for i, row in enumerate(rows):
-        step = 1e-3
-        for _ in range(4):  # until the step is short beside the deviation that it measures
-            unit = np.zeros(len(u))
-            unit[row] = step
-            try:
-                after, before = (search.evaluate(u + sign * unit, trail) for sign in (1.0, -1.0))
-            except PilescoreError:
-                return None
-            hessian[i] = 0.5 * size * (after[1] - before[1])[rows] / (2 * step)
-            scale[i] = math.log(after[0].eta / before[0].eta) / (2 * step)  # read where η is profiled
-            deviation = 1.0 / math.sqrt(abs(hessian[i, i])) if hessian[i, i] else math.inf
-            if step <= 0.01 * deviation:
-                break
-            step = 0.005 * deviation
+    try:
+        search.expect((each for row in rows for each in _sides(u, row, FIRST_DIFFERENCE)), trail)
+        for i, row in enumerate(rows):
+            step = FIRST_DIFFERENCE
+            for _ in range(4):  # until the step is short beside the deviation that it measures
+                sides = _sides(u, row, step)
+                search.expect(sides, trail)
+                after, before = (search.evaluate(each, trail) for each in sides)
+                hessian[i] = 0.5 * size * (after[1] - before[1])[rows] / (2 * step)
+                scale[i] = math.log(after[0].eta / before[0].eta) / (2 * step)  # read where η is profiled
+                deviation = 1.0 / math.sqrt(abs(hessian[i, i])) if hessian[i, i] else math.inf
+                if step <= 0.01 * deviation:
+                    break
+                step = 0.005 * deviation
+    except PilescoreError:
+        return None
+    finally:
+        search.forget()
     hessian = 0.5 * (hessian + hessian.T)
     eigenvalues, vectors = np.linalg.eigh(hessian)
     low, high = np.array(where.bounds).T
@@ -295,3 +377,10 @@ def find_curvature(
         variances = np.full(len(rows), math.nan)
     flat = [dict(zip(free, vector.tolist(), strict=True)) for vector in vectors.T[eigenvalues < least]]
     return Curvature(tuple(free), hessian, dict(zip(free, np.sqrt(variances).tolist(), strict=True)), tuple(flat))
+
+
+def _sides(u: Float[np.ndarray, " p"], row: int, step: float) -> list[Float[np.ndarray, " p"]]:
+    """Return the points at a distance from another, after it and before it, along one coordinate."""
+    unit = np.zeros(len(u))
+    unit[row] = step
+    return [u + unit, u - unit]

@@ -61,6 +61,21 @@ class NotSolvedError(PilescoreError):
     """The most likely solution of a nonlinear model was not found; `solve_nonlinear` shows how far it came."""
 
 
+class ToleranceError(PilescoreError):
+    """The bounds on a score are wider than was wanted; `lower` and `upper` are what was reached."""
+
+    def __init__(self, message: str, lower: float = float("nan"), upper: float = float("nan")) -> None:
+        super().__init__(message, lower, upper)
+        self.lower, self.upper = lower, upper
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class ClusterError(PilescoreError):
+    """A cluster has lost its workers, or its workers cannot read what they are sent; the message says what is done."""
+
+
 class SaveError(PilescoreError, OSError):
     """A dataset could not be written; it is in `dataset`, and what was on disk before is still there."""
 

@@ -20,12 +20,14 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
 
+from .covariances import KernelCovariance
 from .domains import Nodes
 from .errors import InputError, NotPositiveDefiniteError, as_array, as_positive, call, require
 from .gram import covariance, split, split_tiles, symmetric
 from .kernels import Kernel
 from .layouts import Layout, layout
-from .linalg import ONE_BLAS_THREAD, NotFactorableError, cholesky, require_memory
+from .linalg import ONE_BLAS_THREAD, Bounds, Dense, NotFactorableError, Solver, cholesky, require_memory
+from .methods import solver_of, with_solver
 from .model import Model, as_grid, find, kernel_paths, named_paths
 from .observations import Observation, check_nodes, impose
 from .running import cores, progress_bar
@@ -54,6 +56,15 @@ class FredholmDeterminant:
     """Whether `error` is within the tolerance."""
     reason: str
     """Why it is unresolved, else empty."""
+    lower: float = math.nan
+    """A bound from below on the value by this rule; with an exact solver `value`, which is else the midpoint."""
+    upper: float = math.nan
+    """A bound from above."""
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.lower):
+            object.__setattr__(self, "lower", self.value)
+            object.__setattr__(self, "upper", self.value)
 
     def __float__(self) -> float:
         return self.value
@@ -141,6 +152,7 @@ def data_free_pile(
     *,
     refine: float | int = 1.5,
     tolerance: float | int = 1e-6,
+    solver: Solver | str | None = None,
 ) -> DataFreePile:
     """Return the score of a kernel for an equation without any data: `log det(I + (2η/ρ) W^½ G W^½)`.
 
@@ -160,6 +172,9 @@ def data_free_pile(
         The coarser and the finer rule have `1/refine` and `refine` times the nodes on each axis.
     tolerance
         The value is *resolved* if the finer rule moves it by no more than this, relative to the value or to 1.
+    solver
+        As for `pile`: for rules of many nodes. `determinant.lower` and `.upper` bound the value by the rule given; a
+        tolerance `tol` of a solver holds for the value over the number of nodes.
 
     Examples
     --------
@@ -172,13 +187,18 @@ def data_free_pile(
     """
     factor, wanted = as_positive(refine, "refine"), as_positive(tolerance, "tolerance")
     require(factor > 1, "refine", refine, "a factor above 1")
-    model = Model(kernel, physics=physics, rho=rho, eta=eta)
+    model = with_solver(Model(kernel, physics=physics, rho=rho, eta=eta), solver)
     value = _logdet(model)
     problem = next((p for label, b in zip(model.labels, model.blocks, strict=True) if (p := _fixed(b, label))), "")
-    near, far = (math.nan, math.nan) if problem else (_logdet(_resized(model, f)) for f in (1 / factor, factor))
+    near, far = (math.nan, math.nan) if problem else (_logdet(_resized(model, f)).value for f in (1 / factor, factor))
     constant = float(np.log(2 * math.pi * model.noise).sum())
     return DataFreePile(
-        _resolved(value, model.size, near, far, wanted, problem), constant, float(model.rho), float(model.eta)
+        dataclasses.replace(
+            _resolved(value.value, model.size, near, far, wanted, problem), lower=value.lower, upper=value.upper
+        ),
+        constant,
+        float(model.rho),
+        float(model.eta),
     )
 
 
@@ -325,7 +345,7 @@ def _resized(model: Model, factor: float) -> Model:
         for b in model.physics
         if b.nodes is not None
     ]
-    return Model(model.kernel, physics=finer, rho=model.rho, eta=model.eta)
+    return with_solver(Model(model.kernel, physics=finer, rho=model.rho, eta=model.eta), model.solver)
 
 
 def _whitened(model: Model) -> Layout:
@@ -343,13 +363,18 @@ def _whitened(model: Model) -> Layout:
     return layout(blocks, tables)
 
 
-def _logdet(model: Model) -> float:
+def _logdet(model: Model) -> Bounds:
     rows = _whitened(model)
+    solver = solver_of(model)
+    if not isinstance(solver, Dense):
+        whole = KernelCovariance(model.kernel, rows, float(model.eta), np.zeros(rows.size), np.ones(rows.size))
+        return solver.factor(whole).logdet
     matrix = covariance(model.kernel, rows, float(model.eta))
     largest = float(matrix.diagonal().max())
     matrix.T.flat[:: rows.size + 1] += 1.0
     try:
-        return cholesky(matrix).logdet
+        logdet = cholesky(matrix).logdet
+        return Bounds(logdet, logdet)
     except NotFactorableError:
         if not math.isfinite(largest):
             raise InputError(

@@ -21,8 +21,8 @@ from jaxtyping import Array, Float
 
 from .errors import require_float64
 from .kernels import Kernel, MultiIndex, Scalar
-from .layouts import Indices, Layout, Tile
-from .linalg import require_memory
+from .layouts import Indices, Layout, Tile, alone
+from .linalg import Weights, require_memory
 
 Spec: TypeAlias = tuple[Any, Indices, Indices]
 """What a compiled block depends on: the kernel's structure and the multi-indices of both tiles."""
@@ -46,9 +46,30 @@ def cross(kernel: Kernel, first: Tile, rows: Layout, eta: float) -> Float[np.nda
     return out
 
 
+def block(kernel: Kernel, first: Layout, second: Layout, eta: float) -> Float[np.ndarray, "n m"]:
+    """Return the covariances `η (A ⊗ L) k` of all rows of one layout with all of another."""
+    out = np.empty((first.size, second.size))
+    pairs = ((left, right) for left in first.tiles for right in second.tiles)
+    for left, right, values in _blocks(kernel, pairs, eta):
+        out[left.rows, right.rows] = values
+    return out
+
+
+def product(kernel: Kernel, rows: Layout, eta: float, vectors: Float[np.ndarray, "N k"]) -> Float[np.ndarray, "N k"]:
+    """Return `ηQV` by tiles that are made, used for both triangles and forgotten."""
+    out = np.zeros_like(vectors)
+    for first, second, values in _blocks(kernel, rows.pairs(), eta):
+        out[first.rows] += values @ vectors[second.rows]
+        if first.rows != second.rows:
+            out[second.rows] += values.T @ vectors[first.rows]
+    return out
+
+
 def variances(kernel: Kernel, tile: Tile, eta: float) -> Float[np.ndarray, " n"]:
-    """Return the prior variances of the rows of a tile (not of functionals)."""
+    """Return the prior variances of the rows of a tile."""
     require_float64()
+    if tile.matrix is not None:
+        return block(kernel, alone(tile), alone(tile), eta).diagonal()
     arrays, form = split(kernel)
     out = _diagonal((form, tile.indices, tile.indices), arrays, tile.points, tile.table)
     return eta * np.asarray(out)[: tile.size]
@@ -81,27 +102,19 @@ def expansion(kernel: Kernel, rows: Layout, vector: Float[np.ndarray, " N"], eta
     return Expansion(kernel, parts)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Weights:
-    """The symmetric matrix `G = H − uuᵀ/c` that derivatives of the covariance are contracted with."""
+def weight_parts(weights: Weights, first: Tile, second: Tile) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return `H`, `u/c` and `u` of one pair of tiles."""
+    left, right = weights.vector[first.rows] / weights.scale, weights.vector[second.rows]
+    return weights.matrix[first.rows, second.rows], left, right
 
-    matrix: Float[np.ndarray, "N N"]
-    """`H` by its upper triangle."""
-    vector: Float[np.ndarray, " N"]
-    scale: float
 
-    def parts(self, first: Tile, second: Tile) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return `H`, `u/c` and `u` of one pair of tiles."""
-        left, right = self.vector[first.rows] / self.scale, self.vector[second.rows]
-        return self.matrix[first.rows, second.rows], left, right
-
-    def dense(self, first: Tile, second: Tile) -> Float[np.ndarray, "n m"]:
-        """Return `G` of one pair of tiles: doubled for the other triangle, and itself triangular on the diagonal."""
-        block, left, right = self.parts(first, second)
-        weights = block - np.outer(left, right)
-        if first.rows != second.rows:
-            return 2.0 * weights
-        return np.triu(weights) + np.triu(weights, 1)
+def dense_weights(weights: Weights, first: Tile, second: Tile) -> Float[np.ndarray, "n m"]:
+    """Return `G` of one pair of tiles: doubled for the other triangle, and itself triangular on the diagonal."""
+    block, left, right = weight_parts(weights, first, second)
+    whole = block - np.outer(left, right)
+    if first.rows != second.rows:
+        return 2.0 * whole
+    return np.triu(whole) + np.triu(whole, 1)
 
 
 def kernel_gradient(
@@ -113,13 +126,13 @@ def kernel_gradient(
     for first, second in rows.pairs():
         spec = (form, first.indices, second.indices)
         if first.matrix is None and second.matrix is None:
-            block, left, right = weights.parts(first, second)
+            block, left, right = weight_parts(weights, first, second)
             if block.shape != (first.width, second.width):
                 block = np.pad(block, ((0, first.width - first.size), (0, second.width - second.size)))
                 left, right = (np.pad(v, (0, t.width - t.size)) for v, t in ((left, first), (right, second)))
             diagonal = first.rows == second.rows
         else:
-            block = _on_points(first, second, weights.dense(first, second))
+            block = _on_points(first, second, dense_weights(weights, first, second))
             left, right = np.zeros(first.width), np.zeros(second.width)
             diagonal = None
         given = block, left, right, first.points, first.table, second.points, second.table
@@ -154,11 +167,45 @@ def bilinear_gradient(
     return [sums.reshape(arrays[leaf].shape) for sums, leaf in zip(total, leaves, strict=True)]
 
 
+def block_gradient(
+    kernel: Kernel, leaves: Sequence[int], left: Layout, right: Layout, eta: float, weights: Float[np.ndarray, "n m"]
+) -> Float[np.ndarray, " p"]:
+    """Return `Σ_ij G_ij ∂[η (L_i ⊗ R_j) k]` for every entry of the kernel's numbers named by their positions."""
+    arrays, form = split(kernel)
+    total = np.zeros(sum(arrays[leaf].size for leaf in leaves))
+    for first in left.tiles:
+        for second in right.tiles:
+            held = _on_points(first, second, weights[first.rows, second.rows])
+            given = held, np.zeros(first.width), np.zeros(second.width)
+            where = first.points, first.table, second.points, second.table
+            spec = (form, first.indices, second.indices)
+            products = _weighted_tangents(spec, tuple(leaves), None, arrays, *given, *where)
+            total += eta * np.array([float(np.asarray(each).sum()) for each in products])
+    return total
+
+
+def variance_gradient(
+    kernel: Kernel, leaves: Sequence[int], rows: Layout, eta: float, weights: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, " p"]:
+    """Return `Σ_i g_i ∂[η (L_i ⊗ L_i) k]` for every entry of the kernel's numbers named by their positions."""
+    arrays, form = split(kernel)
+    total = np.zeros(sum(arrays[leaf].size for leaf in leaves))
+    for tile in rows.tiles:
+        held = weights[tile.rows]
+        if tile.matrix is not None:
+            total += block_gradient(kernel, leaves, alone(tile), alone(tile), eta, np.diag(held))
+            continue
+        spec = (form, tile.indices, tile.indices)
+        held = np.pad(held, (0, tile.width - tile.size))
+        total += eta * np.asarray(_diagonal_tangents(spec, tuple(leaves), arrays, held, tile.points, tile.table))
+    return total
+
+
 def coefficient_gradient(kernel: Kernel, moved: Layout, rows: Layout, eta: float, weights: Weights) -> float:
     """Return `Σ_ij G_ij ∂C_ij` for a change of the operators' coefficients: a layout that holds their tangents."""
     total = 0.0
     for (first, second), (first_dot, second_dot) in zip(rows.pairs(), moved.pairs(), strict=True):
-        weight = weights.dense(first, second)
+        weight = dense_weights(weights, first, second)
         for a, b in ((first_dot, second), (first, second_dot)):
             for _, _, block in _blocks(kernel, [(a, b)], eta):
                 total += float(np.vdot(weight, block))
@@ -265,6 +312,22 @@ def symmetric(spec: Any, numbers: list[Array], eta: Scalar, parts: list[Any]) ->
 def _diagonal(spec: Spec, numbers: list[Array], x: Array, cx: Array) -> Array:
     one = functools.partial(_pair, spec, _joined(spec[0], numbers))
     return jax.vmap(lambda p, c: one(p, c, p, c))(tuple(x), tuple(cx))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _diagonal_tangents(
+    spec: Spec, leaves: tuple[int, ...], numbers: list[Array], weights: Array, x: Array, cx: Array
+) -> Array:
+    sums = []
+    for leaf in leaves:
+
+        def diagonal(value: Array, leaf: int = leaf) -> Array:
+            return _diagonal(spec, [*numbers[:leaf], value, *numbers[leaf + 1 :]], x, cx)
+
+        for unit in np.eye(numbers[leaf].size):
+            direction = unit.reshape(numbers[leaf].shape)
+            sums.append(weights @ jax.jvp(diagonal, (numbers[leaf],), (direction,))[1])
+    return jnp.stack(sums)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

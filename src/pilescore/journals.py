@@ -22,7 +22,7 @@ from .errors import (
 from .records import Kept, Record
 from .score import Pile
 
-TERMS = [field.name for field in dataclasses.fields(Pile) if field.name != "shares"]
+TERMS = [field.name for field in dataclasses.fields(Pile) if field.name not in ("shares", "solver")]
 
 KINDS = {kind.__name__: kind for kind in (InputError, SmoothnessError, NotPositiveDefiniteError, NotSolvedError)}
 
@@ -119,6 +119,8 @@ class Journal(Kept):
         variables["u"] = (("evaluation", "hyperparameter"), u)
         variables["gradient"] = (("evaluation", "hyperparameter"), gradient)
         variables["shares"] = (("evaluation", "block"), shares)
+        accounts = ("" if entry.scored is None else entry.scored[0].solver for entry in entries)
+        variables["solver"] = ("evaluation", _texts(accounts))
         variables["error"] = ("evaluation", _texts(entry.error for entry in entries))
         variables["reason"] = ("evaluation", _texts(entry.reason for entry in entries))
         return xr.Dataset(variables, coordinates, attributes)
@@ -130,14 +132,14 @@ class Journal(Kept):
             return
         points, gradients, shares = (old[name].values.astype(float) for name in ("u", "gradient", "shares"))
         terms = np.array([old[name].values.astype(float) for name in TERMS]).T
-        errors, reasons = (old[name].values.tolist() for name in ("error", "reason"))
+        errors, reasons, accounts = (old[name].values.tolist() for name in ("error", "reason", "solver"))
         for i, u in enumerate(points):
             scored = None
             if not errors[i]:
                 fields: dict[str, Any] = dict(zip(TERMS, terms[i].tolist(), strict=True))
                 fields["size"] = int(fields["size"])
                 fields["shares"] = dict(zip(self.blocks, shares[i].tolist(), strict=True))
-                scored = Pile(**fields), gradients[i]
+                scored = Pile(**fields, solver=accounts[i]), gradients[i]
             self.entries[u.tobytes()] = Entry(u, scored, errors[i], reasons[i])
 
 

@@ -68,6 +68,11 @@ class Layout:
                 yield first, second
 
 
+def alone(tile: Tile) -> Layout:
+    """Return one tile as a layout."""
+    return Layout((dataclasses.replace(tile, rows=slice(0, tile.size)),), np.arange(tile.rows.start, tile.rows.stop))
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Assembly:
     """What does not change with hyperparameters: the layout of blocks, and vectors in its order."""
@@ -163,14 +168,55 @@ def layout(blocks: Sequence[Observation], tables: Sequence[Any] | None = None) -
     return Layout(tuple(tiles), np.concatenate(order))
 
 
+STEP = 64
+"""Some rows are padded to a multiple of so many, so that few sizes are compiled."""
+
+
+def taken(rows: Layout, which: Int[np.ndarray, " n"]) -> tuple[Layout, Int[np.ndarray, " n"]]:
+    """Return the layout of some rows of another, with `order` their numbers there, and their places among `which`."""
+    starts = np.array([tile.rows.start for tile in rows.tiles])
+    home = np.searchsorted(starts, which, side="right") - 1
+    groups: dict[Any, list[int]] = {}
+    for number in np.unique(home).tolist():
+        tile = rows.tiles[number]
+        key = tile.indices if tile.matrix is None else number
+        groups.setdefault(key, []).append(number)
+    tiles: list[Tile] = []
+    places: list[np.ndarray] = []
+    done = 0
+    for members in groups.values():
+        mine = np.flatnonzero(np.isin(home, members))
+        first = rows.tiles[members[0]]
+        local = which[mine] - starts[home[mine]]
+        if first.matrix is not None:
+            chosen = slice(done, done + len(mine))
+            tiles.append(dataclasses.replace(first, rows=chosen, matrix=first.matrix[local]))
+        else:
+            points, table = np.empty((len(mine), first.points.shape[0])), np.empty((len(first.table), len(mine)))
+            for number in members:
+                here, tile = home[mine] == number, rows.tiles[number]
+                points[here] = np.asarray(tile.points).T[local[here]]
+                table[:, here] = np.asarray(tile.table)[:, local[here]]
+            for start in range(0, len(mine), TILE):
+                stop = min(start + TILE, len(mine))
+                width = -(-(stop - start) // STEP) * STEP
+                cut = slice(done + start, done + stop)
+                tiles.append(_padded(cut, first.indices, points[start:stop], table[:, start:stop], width))
+        places.append(mine)
+        done += len(mine)
+    position = np.concatenate(places)
+    return Layout(tuple(tiles), which[position]), position
+
+
 def query(
     points: Float[np.ndarray, "n d"],
     indices: tuple[MultiIndex, ...],
     coefficients: Callable[[np.ndarray], Any],
+    widest: int = TILE,
 ) -> Layout:
     """Return the layout of one operator at any number of points, for prediction."""
     count = len(points)
-    width = min(TILE, count)
+    width = min(widest, count)
     tiles = []
     for start in range(0, count, width):
         part = points[start : start + width]
@@ -196,16 +242,23 @@ def _tile(
     matrix: np.ndarray | None,
     width: int,
 ) -> Tile:
-    short = width - len(points)
-    if short:
-        points = np.concatenate([points, np.repeat(points[-1:], short, axis=0)])
-        table = np.pad(table, ((0, 0), (0, short)))
     groups: dict[bytes, list[int]] = {}
     for i, coefficients in enumerate(table):
         groups.setdefault(coefficients.tobytes(), []).append(i)
     together = tuple(tuple(indices[i] for i in members) for members in groups.values())
     first = [members[0] for members in groups.values()]
-    return Tile(rows, together, jnp.asarray(points.T), jnp.asarray(table[first]), matrix)
+    return _padded(rows, together, points, table[first], width, matrix)
+
+
+def _padded(
+    rows: slice, indices: Indices, points: np.ndarray, table: np.ndarray, width: int, matrix: np.ndarray | None = None
+) -> Tile:
+    """Return a tile with its last point repeated, with zero coefficients, up to a width."""
+    short = width - len(points)
+    if short:
+        points = np.concatenate([points, np.repeat(points[-1:], short, axis=0)])
+        table = np.pad(table, ((0, 0), (0, short)))
+    return Tile(rows, indices, jnp.asarray(points.T), jnp.asarray(table), matrix)
 
 
 def _pieces(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:

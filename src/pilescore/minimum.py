@@ -12,10 +12,14 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
+from .cluster import checked_client
 from .descent import Curvature, Ending, Objective, Run, find_curvature, side_by_side
 from .errors import PilescoreError, PrecisionWarning, as_count, as_positive, require
 from .evaluation import solved
+from .farm import Farm, refuse_nested, reported
 from .journals import Journal
+from .linalg import Solver
+from .methods import solver_of, with_solver
 from .model import Model
 from .records import Record, fingerprint, function_values, ten_digits
 from .running import progress_bar
@@ -84,6 +88,8 @@ def minimize(
     tolerance: float | int = 1e-8,
     max_evaluations: int = 200,
     hessian: bool = True,
+    solver: Solver | str | None = None,
+    client: Any = None,
     save: Any = None,
     progress: bool | None = None,
 ) -> Minimum:
@@ -120,6 +126,12 @@ def minimize(
         Of each start.
     hessian
         Whether to compute the curvature at the end (two evaluations for each hyperparameter, more for sharp ones).
+    solver
+        As for `pile`. Where it gives bounds on PILE, the midpoint is minimised, and `pile` of the result has them.
+    client
+        A `dask.distributed.Client` (with the extra `scale`): its workers compute scores and gradients, for as many
+        starts at once as they have threads. The rest is as without: the file, what Ctrl-C does, and the result, up to
+        rounding. It pays where a score takes longer than the way to a worker, some ten milliseconds.
     save
         A file `run.nc` or a directory `run.zarr` (with the extra `zarr`) to write every evaluation to as it goes.
         Stopped in any way, the same call goes on from there to the result that it would have had. A file of another
@@ -137,9 +149,15 @@ def minimize(
     >>> best.ending, 0.05 < (best.values["gamma"] / 2) ** 0.5 < 0.15  # the noise that was added: 0.1
     ('converged', True)
     """
-    search, points = prepared(model, over, starts, seed, ties, profiled, given_physics, tolerance, max_evaluations)
+    options = (profiled, given_physics, tolerance, max_evaluations, solver)
+    search, points = prepared(model, over, starts, seed, ties, *options)
     where = search.where
-    with progress_bar(0, "minimize", progress) as bar, _journal(search, points, hessian, save) as journal:
+    with (
+        reported(lambda: _reached(search)),
+        progress_bar(0, "minimize", progress) as bar,
+        _farm(search, client) as search.farm,
+        _journal(search, points, hessian, save) as journal,
+    ):
         search.update, search.journal = bar.update, journal
         runs, interrupted = side_by_side(search, points)
         scored = [run for run in runs if run.best is not None]
@@ -207,14 +225,32 @@ def prepared(
     given_physics: bool = False,
     tolerance: float | int = 1e-8,
     max_evaluations: int = 200,
+    solver: Solver | str | None = None,
 ) -> tuple[Objective, list[Float[np.ndarray, " p"]]]:
     """Return a search and its starts from arguments of `minimize`, which are checked."""
     require(isinstance(model, Model), "model", model, "a ps.Model")
+    model = with_solver(model, solver)
     where = space(model, over, ties)
     require(not (profiled and "eta" in where.targets), "over", "eta", "no bounds on eta where it is profiled")
     check_given(model, given_physics)
     small, budget = as_positive(tolerance, "tolerance"), as_count(max_evaluations, "max_evaluations")
     return Objective(where, profiled, given_physics, small, budget), _starts(where, starts, seed)
+
+
+def _farm(search: Objective, client: Any) -> Any:
+    """Return workers for a search as a context; one of None without a client."""
+    if client is None:
+        return contextlib.nullcontext()
+    model, ties = search.where.model, search.where.ties
+    refuse_nested(checked_client(client), solver_of(model))
+    return Farm(client, model.size, search.score, {"model": model, "ties": dict(ties)})
+
+
+def _reached(search: Objective) -> str:
+    kept = "none of them is kept, as there is no save="
+    if search.journal is not None:
+        kept = f"they are kept in {search.journal.record.path}"
+    return f"{search.evaluations} evaluations were begun, and what they gave: {kept}"
 
 
 def _journal(search: Objective, points: list[Float[np.ndarray, " p"]], hessian: bool, save: Any) -> Any:
@@ -231,6 +267,9 @@ def _parts(search: Objective, points: list[Float[np.ndarray, " p"]], hessian: bo
     where = search.where
     yield from ("minimize", where.model, where.names, where.low, where.high, ten_digits(points))
     yield from (bool(search.profiled), bool(search.given_physics), search.tolerance, search.budget, bool(hessian))
+    method = solver_of(where.model).identity
+    if method != "dense":
+        yield from ("solver", method)
     for u in (points[0], *where.sobol(4, 0)):
         try:
             yield from function_values(where.at(where.decode(u)))

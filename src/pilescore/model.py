@@ -19,6 +19,7 @@ from jaxtyping import Float
 from .atoms import Field, MultiIndex, Parameter
 from .errors import InputError, OutsideDomainWarning, SmoothnessError, as_array, as_positive, nearest, require
 from .kernels import Kernel, Positive
+from .linalg import Solver
 from .observations import Observation, check_names, labels
 
 Path: TypeAlias = tuple[Any, ...]
@@ -67,6 +68,8 @@ class Model(eqx.Module):
     gamma: Float[np.ndarray, ""]
     rho: Float[np.ndarray, ""]
     eta: Float[np.ndarray, ""]
+    solver: Solver | None = eqx.field(static=True, default=None)
+    """How its covariance is solved, where a function was told by `solver=`; None is dense."""
 
     def __init__(
         self,
@@ -79,6 +82,7 @@ class Model(eqx.Module):
     ) -> None:
         require(isinstance(kernel, Kernel), "kernel", kernel, "a kernel such as ps.RBF(bandwidth=0.5)")
         self.kernel = kernel
+        self.solver = None
         self.data = _blocks(data, "data", "observe")
         self.physics = _blocks(physics, "physics", "impose")
         self.gamma, self.rho, self.eta = (

@@ -16,7 +16,7 @@ import xarray as xr
 
 from .comparison import failed_row, row
 from .diagnosis import diagnose
-from .errors import PilescoreError, PrecisionWarning
+from .errors import ClusterError, PilescoreError, PrecisionWarning
 from .evaluation import score_of
 from .findings import Finding
 from .minimum import Minimum, minimize
@@ -48,7 +48,7 @@ KEPT = ("outliers",)
 """Details of findings that are kept."""
 
 
-def searched(problem: Problem, name: str, save: Path, progress: bool | None) -> xr.Dataset:
+def searched(problem: Problem, name: str, save: Path, progress: bool | None, client: Any = None) -> xr.Dataset:
     """Return what minimising with one kernel gave, as JSON in the attributes of a dataset."""
     model, over = problem.models[name], problem.over[name]
     try:
@@ -57,17 +57,17 @@ def searched(problem: Problem, name: str, save: Path, progress: bool | None) -> 
             if not over:
                 found = _nothing() | {"row": row(model, False, problem.given_physics)}
             else:
-                best, ranges = _minimum(problem, name, save, progress)
+                best, ranges = _minimum(problem, name, save, progress, client)
                 found = _of_minimum(best, parameter_covariance(best, ranges))
     except PilescoreError as failure:
-        if isinstance(failure, OSError):
+        if isinstance(failure, OSError | ClusterError):  # they say nothing about the kernel
             raise
         found = _nothing() | {"row": failed_row(str(failure))}
     return xr.Dataset(attrs={"found": json.dumps(found)})
 
 
 def _minimum(
-    problem: Problem, name: str, save: Path, progress: bool | None
+    problem: Problem, name: str, save: Path, progress: bool | None, client: Any
 ) -> tuple[Minimum, dict[str, tuple[float, float]]]:
     """Return the minimum from all starts, and the ranges of inferred parameters in which its curvature is measured.
 
@@ -76,14 +76,14 @@ def _minimum(
     """
     model, over = problem.models[name], problem.over[name]
     first = starts(model, over, problem.starts, problem.seed)
-    best = _descended(problem, model, over, first, save, progress)
+    best = _descended(problem, model, over, first, save, progress, client)
     ranges = {each: over[each] for each in problem.inferred}
     for stage in range(STAGES):
         narrow = _narrowed(best, ranges, over)
         if not narrow:
             break
         file = save.with_stem(f"{save.stem}-{stage + 2}")
-        again = _descended(problem, best.model, {**over, **ranges, **narrow}, [{}], file, progress)
+        again = _descended(problem, best.model, {**over, **ranges, **narrow}, [{}], file, progress, client)
         gain = 0.5 * best.pile.size * (best.pile.value - again.pile.value)
         ranges |= narrow
         sides = {each: side for each, side in again.at_bounds.items() if each not in narrow} | {
@@ -105,6 +105,7 @@ def _descended(
     first: Sequence[Mapping[str, Any]],
     save: Path,
     progress: bool | None,
+    client: Any,
 ) -> Minimum:
     best = minimize(
         model,
@@ -113,6 +114,7 @@ def _descended(
         given_physics=problem.given_physics,
         tolerance=TOLERANCE,
         max_evaluations=EVALUATIONS,
+        client=client,
         save=save,
         progress=progress,
     )

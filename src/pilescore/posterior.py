@@ -10,14 +10,18 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from .covariances import Part
 from .errors import PrecisionWarning, as_count, as_points, require
-from .gram import covariance, cross, variances
-from .layouts import Layout, Tile, query
-from .linalg import EPS, require_memory, self_product
+from .layouts import TILE, Layout, Tile, alone, query
+from .linalg import EPS, Covariance, Solver, require_memory
+from .methods import with_solver
 from .model import Model, check_bears
 from .observations import check_names
 from .operators import Operator, identity
 from .system import System, solve
+
+BATCH = 1e9
+"""Bytes of covariances between observations and query points that are held at a time."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -39,8 +43,8 @@ class Posterior:
         """Return the posterior mean of `A f` at points of shape (n, d), in batches."""
         rows = self._query(points, operator)
         out = np.empty(rows.size)
-        for tile, block in self._cross(rows):
-            out[tile.rows] = block @ self.system.alpha
+        for tile in rows.tiles:
+            out[tile.rows] = self._covariance.applied(Part(alone(tile)), self.system.factored.precise_alpha)
         return out
 
     def std(self, points: Any, operator: Operator = identity) -> Float[np.ndarray, " n"]:
@@ -55,9 +59,8 @@ class Posterior:
         rows = self._query(points, operator)
         out, prior = np.empty(rows.size), np.empty(rows.size)
         for tile, block in self._cross(rows):
-            half = self.system.factor.half_solve(block.T)
-            prior[tile.rows] = variances(self.model.kernel, tile, self.system.eta)
-            out[tile.rows] = prior[tile.rows] - np.einsum("ij,ij->j", half, half)
+            prior[tile.rows] = self._covariance.variances(Part(alone(tile)))
+            out[tile.rows] = prior[tile.rows] - self.system.factored.reduced_diagonal(block.T)
         negative = out < 0
         if negative.any():
             worst = float(np.max(-out[negative] / prior[negative]))
@@ -87,9 +90,8 @@ class Posterior:
             operator if other_operator is None else other_operator,
         )
         require_memory(0, 8.0 * (first.size * second.size + self.model.size * (first.size + second.size)))
-        left, right = (self._halves(rows) for rows in (first, second))
-        prior = np.vstack([cross(self.model.kernel, t, second, self.system.eta) for t in first.tiles])
-        return prior - left.T @ right
+        left, right = (self._columns(rows) for rows in (first, second))
+        return self._covariance.block(Part(first), Part(second)) - left.T @ self.system.factored.solve(right)[0]
 
     def samples(
         self, points: Any, count: int, seed: int, operator: Operator | Sequence[Operator] = identity
@@ -107,7 +109,7 @@ class Posterior:
         rows = _joined(layouts)
         mean = np.concatenate([self.mean(points, each) for each in operators])
         values, vectors = np.linalg.eigh(self._joint(rows))
-        prior = max(float(variances(self.model.kernel, tile, self.system.eta).max()) for tile in rows.tiles)
+        prior = float(self._covariance.variances(Part(rows)).max())
         floor = 1e3 * EPS * rows.size * prior
         if values[0] < -floor:
             warnings.warn(
@@ -132,30 +134,43 @@ class Posterior:
         check_names(operator, self.model.names, "operator")
         indices = operator.indices(dimension)
         check_bears(self.model.kernel, indices, f"the operator {operator}")
-        return query(where, indices, operator.coefficients)
+        return query(where, indices, operator.coefficients, int(max(16, min(TILE, BATCH / (8.0 * self.model.size)))))
+
+    @property
+    def _covariance(self) -> Covariance:
+        """The covariance that was solved: of the kernel, or of what a solver put in its place."""
+        return self.system.factored.covariance
 
     def _cross(self, rows: Layout) -> Iterator[tuple[Tile, np.ndarray]]:
+        whole = Part(self.system.rows)
         for tile in rows.tiles:
-            yield tile, cross(self.model.kernel, tile, self.system.rows, self.system.eta)
+            yield tile, self._covariance.block(Part(alone(tile)), whole)
 
-    def _halves(self, rows: Layout) -> Float[np.ndarray, "N n"]:
-        """Return `L⁻¹ η (L⊗A)k(P, x)`."""
+    def _columns(self, rows: Layout) -> Float[np.ndarray, "N n"]:
+        """Return `η (L⊗A)k(P, x)`."""
         out = np.empty((self.model.size, rows.size), order="F")
         for tile, block in self._cross(rows):
-            out[:, tile.rows] = self.system.factor.half_solve(block.T)
+            out[:, tile.rows] = block.T
         return out
 
     def _joint(self, rows: Layout) -> Float[np.ndarray, "n n"]:
         arrays = 4 * rows.size**2 + rows.size * self.model.size  # its triangle, prior, product and difference
         require_memory(rows.size, 8.0 * arrays, "the posterior covariance")
-        lower = np.tril(covariance(self.model.kernel, rows, self.system.eta))
+        lower = np.tril(self._covariance.block(Part(rows), Part(rows)))
         prior = lower + np.tril(lower, -1).T
-        half = self._halves(rows)
-        return prior - self_product(half.T)
+        return prior - self.system.factored.reduced(self._columns(rows))
 
 
-def posterior(model: Model) -> Posterior:
+def posterior(model: Model, *, solver: Solver | str | None = None) -> Posterior:
     """Condition a model on its observations.
+
+    Parameters
+    ----------
+    model
+        The model.
+    solver
+        As for `pile`. Means and variances by a solver with bounds are solved to its tolerance; those of a feature basis
+        are of the feature kernel.
 
     Examples
     --------
@@ -176,7 +191,7 @@ def posterior(model: Model) -> Posterior:
     array([1.])
     """
     require(isinstance(model, Model), "model", model, "a ps.Model")
-    system = solve(model)
+    system = solve(with_solver(model, solver))
     system.warn_if_imprecise()
     return Posterior(system)
 

@@ -17,6 +17,12 @@ from .folders import FIGURES, REPORT, RESULTS, SUMMARY
 FILE = click.Path(path_type=Path)
 OPERATOR = 'What to predict, as "dx(u)"; may be given several times. By default as in the problem file.'
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print numbers as JSON to standard output.")
+CLUSTER = click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Have the workers of a Dask cluster compute the scores: the address of its scheduler, as tcp://host:8786, or "
+    "local for one of this machine's cores. The results are the same.",
+)
 
 
 @click.command()
@@ -81,8 +87,9 @@ def score(file: Path, as_json: bool) -> None:
 @click.option("--out", type=FILE, required=True, metavar="DIR", help="Where to write.")
 @click.option("--resume", is_flag=True, help="Go on with what is in DIR.")
 @click.option("--overwrite", is_flag=True, help="Replace the work in DIR; other files there are left alone.")
+@CLUSTER
 @AS_JSON
-def select(file: Path, out: Path, resume: bool, overwrite: bool, as_json: bool) -> None:
+def select(file: Path, out: Path, resume: bool, overwrite: bool, cluster: str | None, as_json: bool) -> None:
     """Minimise PILE over everything that is open, for each kernel; predict, diagnose, and write a report.
 
     \b
@@ -94,6 +101,7 @@ def select(file: Path, out: Path, resume: bool, overwrite: bool, as_json: bool) 
       pilescore-problem/   a copy of the problem and its data: DIR needs nothing else
     Interrupted by Ctrl-C or killed, it goes on with --resume.
     """
+    from .farm import connected
     from .problems import load_problem
     from .selections import PREDICTIONS
     from .selections import select as run
@@ -101,7 +109,9 @@ def select(file: Path, out: Path, resume: bool, overwrite: bool, as_json: bool) 
     def say(text: str) -> None:
         click.echo(text, err=True)
 
-    found = run(load_problem(file), out, resume=resume, overwrite=overwrite, say=say)
+    problem = load_problem(file)
+    with connected(cluster) as client:
+        found = run(problem, out, resume=resume, overwrite=overwrite, say=say, client=client)
     say("drawing the figures and the report")
     _draw(found)
     if as_json:

@@ -233,4 +233,4 @@ def _comparable(model: Model) -> float:
         return value(solve(model, explain=False), False, True, warn=False).free_energy
     system = solve(model, explain=False)
     noise = 0.5 * float(np.log(system.noise).sum() + model.values @ (model.values / model.noise))
-    return 0.5 * (system.factor.logdet + system.quadratic) - noise
+    return 0.5 * (system.logdet.value + system.quadratic) - noise

@@ -14,10 +14,13 @@ import numpy as np
 from jaxtyping import Float
 
 from .errors import as_array, require
-from .gram import Weights, coefficient_gradient, kernel_gradient
 from .layouts import Layout, layout
+from .linalg import Bounds, Solver
+from .methods import with_solver
 from .model import TEMPERATURES, Model, Path, follow, is_temperature, kernel_paths, named_paths, require_name
 from .system import System, solve
+
+LOG_TWO_PI = math.log(2 * math.pi)
 
 
 class Evidence:
@@ -63,11 +66,23 @@ class Pile(Evidence):
     """The scale η: the model's, or the profiled one."""
     rounding: float
     """An estimate of the rounding error of `value`."""
+    lower: float = math.nan
+    """A bound from below on PILE; with an exact solver `value` itself, which is else the midpoint."""
+    upper: float = math.nan
+    """A bound from above."""
+    solver: str = "dense"
+    """Which solver was used, and what it did."""
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.lower):
+            object.__setattr__(self, "lower", self.value)
+            object.__setattr__(self, "upper", self.value)
 
     def __repr__(self) -> str:
         shares = ", ".join(f"{name}: {share:.4g}" for name, share in self.shares.items())
+        within = "" if self.lower == self.upper else f" ± {0.5 * (self.upper - self.lower):.1e}"
         return (
-            f"Pile(value={self.value:.6g}, fit={self.fit:.4g}, complexity={self.complexity:.4g}, "
+            f"Pile(value={self.value:.6g}{within}, fit={self.fit:.4g}, complexity={self.complexity:.4g}, "
             f"constant={self.constant:.4g}, shares={{{shares}}}, size={self.size})"
         )
 
@@ -78,6 +93,7 @@ def pile(
     profiled: bool = False,
     given_physics: bool = False,
     formula: Literal["consistent", "printed"] = "consistent",
+    solver: Solver | str | None = None,
 ) -> Pile:
     """Return the Physics-Informed Log Evidence of a model.
 
@@ -96,6 +112,11 @@ def pile(
     formula
         `"printed"` evaluates the formula as the paper prints it, which is not the evidence of its own model:
         `Σ = Q + η·diag(γ, ρ/w)` in place of `C`, and `log 2πη` added. It is there to reproduce its numbers.
+    solver
+        How `C` is solved: `"dense"` (the default: exact, N³), `"low_rank"` (within proved bounds), `"auto"`, which
+        chooses and says why, or a solver with options of its own, as `ps.LowRank(tol=1e-4)`. The result's `lower`
+        and `upper` bound PILE, and `solver` says what was done. None is the model's own: models that come from
+        functions with a `solver` keep it.
 
     Examples
     --------
@@ -113,11 +134,12 @@ def pile(
     Pile(value=4.26163, fit=0.3231, complexity=2.101, constant=1.838, shares={data.0: 0.3231, physics.0: 0}, size=6)
     """
     _check_options(model, profiled, given_physics, formula)
+    model = with_solver(model, solver)
     if formula == "printed":
         eta = float(model.eta)
         system = solve(model, eta=1.0, noise_factor=2 * eta)
         system.warn_if_imprecise(stacklevel=3)
-        return _result(system, None, math.log(2 * math.pi * eta), eta)
+        return scored(system, None, False, math.log(2 * math.pi * eta), eta)
     return value(_solved(model, warn=True), profiled, given_physics, warn=True)
 
 
@@ -127,6 +149,7 @@ def pile_and_gradient(
     *,
     profiled: bool = False,
     given_physics: bool = False,
+    solver: Solver | str | None = None,
 ) -> tuple[Pile, dict[str, Any]]:
     """Return PILE and its gradient by name: `∂PILE = tr[(C⁻¹ − ααᵀ) ∂C] / N`.
 
@@ -136,8 +159,8 @@ def pile_and_gradient(
         The model.
     names
         The hyperparameters to differentiate in; all of `model.parameters` unless given.
-    profiled, given_physics
-        As for `pile`: the gradient of that score.
+    profiled, given_physics, solver
+        As for `pile`: the gradient of that score. With a solver that gives bounds it is the gradient of the midpoint.
 
     Examples
     --------
@@ -149,6 +172,7 @@ def pile_and_gradient(
     ['eta', 'gamma', 'kernel.bandwidth']
     """
     _check_options(model, profiled, given_physics, "consistent")
+    model = with_solver(model, solver)
     known = named_paths(model)
     wanted = list(known) if names is None else [names] if isinstance(names, str) else list(names)
     for name in wanted:
@@ -179,7 +203,12 @@ def value_and_gradient(
 
 
 def pile_many(
-    model: Model, values: Mapping[str, Any], *, profiled: bool = False, given_physics: bool = False
+    model: Model,
+    values: Mapping[str, Any],
+    *,
+    profiled: bool = False,
+    given_physics: bool = False,
+    solver: Solver | str | None = None,
 ) -> Float[np.ndarray, " k"]:
     """Return PILE for a batch of hyperparameters: a sequence of values for each name, all of one length.
 
@@ -191,6 +220,7 @@ def pile_many(
     >>> ps.pile_many(model, {"kernel.bandwidth": [0.1, 0.3, 1.0]}).round(2)
     array([2.2 , 2.2 , 4.04])
     """
+    model = with_solver(model, solver)
     known = named_paths(model)
     columns = {}
     for name, column in values.items():
@@ -241,16 +271,32 @@ def physics_alone(model: Model) -> Model:
     return alone
 
 
-def _result(system: System, prior: System | None, constant: float, eta: float) -> Pile:
-    """Return the score of a system, or of its data given the physics whose system is `prior`."""
-    quadratic, logdet, n, rounding = system.quadratic, system.factor.logdet, len(system.values), system.error
+def scored(
+    system: System,
+    prior: System | None,
+    profiled: bool,
+    constant: float = LOG_TWO_PI,
+    eta: float | None = None,
+) -> Pile:
+    """Return PILE of a system, or of its data given the physics whose system is `prior`."""
+    eta = system.eta if eta is None else eta
+    quadratic, logdet, n, rounding = system.factored.quadratic, system.logdet, len(system.values), system.error
     shares = system.assembly.by_block(system.values * system.alpha)
     if prior is not None:
-        quadratic, logdet, n = quadratic - prior.quadratic, logdet - prior.factor.logdet, n - len(prior.values)
+        quadratic, logdet = quadratic - prior.factored.quadratic, logdet - prior.logdet
+        n -= len(prior.values)
         rounding += prior.error
         for name, share in prior.assembly.by_block(prior.values * prior.alpha).items():
             shares[name] -= share
-    return from_parts(quadratic, logdet, shares, n, eta, rounding, constant)
+    found = from_parts(quadratic.value, logdet.value, shares, n, eta, rounding, constant)
+    found = at_best_scale(found) if profiled else found
+    fits = Bounds(quadratic.lower / n, quadratic.upper / n)
+    if profiled:
+        fits = Bounds(*(1.0 + math.log(fit) if fit > 0 else -math.inf for fit in (fits.lower, fits.upper)))
+    lower, upper = found.value, found.value
+    if quadratic.width > 0 or logdet.width > 0:
+        lower, upper = fits.lower + logdet.lower / n + constant, fits.upper + logdet.upper / n + constant
+    return dataclasses.replace(found, lower=lower, upper=upper, solver=system.factored.account)
 
 
 def from_parts(
@@ -260,7 +306,7 @@ def from_parts(
     n: int,
     eta: float,
     rounding: float,
-    constant: float = math.log(2 * math.pi),
+    constant: float = LOG_TWO_PI,
 ) -> Pile:
     """Return the score whose `ỹᵀC⁻¹ỹ` (and each block's share of it) and `log det C` are given."""
     fit, complexity = quadratic / n, logdet / n
@@ -280,13 +326,9 @@ def at_best_scale(plain: Pile) -> Pile:
         complexity=complexity,
         shares=shares,
         eta=plain.eta * plain.fit,
+        lower=math.nan,  # those of the plain score no longer hold
+        upper=math.nan,
     )
-
-
-def scored(system: System, prior: System | None, profiled: bool) -> Pile:
-    """Return PILE of a system, or of its data given the physics whose system is `prior`."""
-    found = _result(system, prior, math.log(2 * math.pi), system.eta)
-    return at_best_scale(found) if profiled else found
 
 
 class Pull:
@@ -295,8 +337,8 @@ class Pull:
     def __init__(self, system: System, scale: float) -> None:
         self.system = system
         self.scale = scale
-        self.weights = Weights(system.factor.invert().T, system.alpha, scale)
-        self.diagonal = self.weights.matrix.diagonal() - system.alpha**2 / scale
+        self.pull = system.factored.pull(scale)
+        self.diagonal = self.pull.diagonal
 
     def all(self, wanted: Sequence[str], known: Mapping[str, list[Path]]) -> dict[str, Any]:
         """Return the contractions for all names, zero for those that this system does not have."""
@@ -327,20 +369,21 @@ class Pull:
         """Return the gradient in the kernel's hyperparameters by forward mode through the assembly."""
         if not paths:
             return {}
-        model, rows, eta = self.system.model, self.system.rows, self.system.eta
+        model = self.system.model
         position = {path: i for i, path in enumerate(kernel_paths(model))}
         leaves = [position[where[0]] for where in paths.values()]
-        total = kernel_gradient(model.kernel, leaves, rows, eta, self.weights)
-        return dict(zip(paths, total, strict=True))
+        total = iter(self.pull.contract(self.system.factored.covariance.tangent(leaves)))
+        shapes = {name: np.shape(follow(model, where[0])) for name, where in paths.items()}
+        return {name: np.reshape([next(total) for _ in range(math.prod(s))], s) for name, s in shapes.items()}
 
     def operators(self, paths: Mapping[str, list[Path]]) -> dict[str, Any]:
         """Return the gradient in parameters inside operators, through the coefficients at the nodes."""
-        model, rows, eta = self.system.model, self.system.rows, self.system.eta
+        model = self.system.model
         found: dict[str, Any] = {}
         for name, where in paths.items():
             leaf = follow(model, where[0])
             moved = [_moved(model, where, unit.reshape(leaf.shape)) for unit in np.eye(leaf.size)]
-            total = [coefficient_gradient(model.kernel, each, rows, eta, self.weights) for each in moved]
+            total = self.pull.contract(self.system.factored.covariance.moved(moved))
             found[name] = np.reshape(total, leaf.shape)
         return found
 

@@ -19,6 +19,7 @@ import pandas as pd
 import xarray as xr
 from pydantic import BaseModel, ValidationError
 
+from .cluster import checked_client
 from .comparison import ranked
 from .errors import InputError, OutsideDomainWarning, PilescoreError, as_points, require
 from .files import replace
@@ -153,6 +154,7 @@ def select(
     overwrite: bool = False,
     say: Callable[[str], None] | None = None,
     progress: bool | None = None,
+    client: Any = None,
 ) -> Selection:
     """Minimise PILE over all that a problem leaves open, for each of its kernels, and keep what was found.
 
@@ -173,6 +175,8 @@ def select(
         Takes a line now and then that says what is being done.
     progress
         Show a progress bar: by default on a terminal only.
+    client
+        A `dask.distributed.Client` whose workers compute the scores, as for `minimize`.
 
     Examples
     --------
@@ -203,6 +207,7 @@ def select(
     (['t', 'u', 'u_std', 'rate*u', 'rate*u_std'], [1.0, 0.5])
     """
     require(isinstance(problem, Problem), "problem", problem, "a problem made by ps.load_problem")
+    client = None if client is None else checked_client(client)
     tell = say or (lambda text: None)
     version = importlib.metadata.version("pilescore")
     settings = {f"problem{DIGEST}": problem.digest, "file": problem.path.name, "pilescore": version}
@@ -218,7 +223,7 @@ def select(
             for name, content in contents.items():
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
                 replace(copy / name, content)
-            results, summary, predictions = _chosen(problem, folder, tell, progress)
+            results, summary, predictions = _chosen(problem, folder, tell, progress, client)
             replace(folder.path / PREDICTIONS, predictions.to_csv(index=False).encode())
             folder.finish(results, summary)
         folder.close()
@@ -361,13 +366,13 @@ def _contents(problem: Problem) -> dict[str, bytes]:
 
 
 def _chosen(
-    problem: Problem, folder: Folder, say: Callable[[str], None], progress: bool | None
+    problem: Problem, folder: Folder, say: Callable[[str], None], progress: bool | None, client: Any
 ) -> tuple[xr.Dataset, dict[str, Any], pd.DataFrame]:
     """Return arrays, numbers and predictions of the kernel that scores best."""
     found: dict[str, Any] = {}
     for i, name in enumerate(problem.models):
         say(f"kernel {i + 1} of {len(problem.models)}: {name}")
-        compute = functools.partial(searched, problem, name, folder.save(f"evaluations-{i}"), progress)
+        compute = functools.partial(searched, problem, name, folder.save(f"evaluations-{i}"), progress, client)
         found[name] = json.loads(folder.part(f"kernel-{i}", compute).attrs["found"])
     table = ranked(problem.models, {name: each["row"] for name, each in found.items()})
     best = str(table.index[0])

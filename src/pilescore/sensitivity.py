@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -20,10 +20,10 @@ from jaxtyping import Float
 from .errors import PilescoreError
 from .frames import Frame, pure_linearised
 from .gauss_newton import Map
-from .gram import bilinear_gradient, coefficient_gradient
+from .gram import bilinear_gradient
 from .hessians import Hessian
 from .layouts import layout
-from .linalg import Factor
+from .linalg import DenseFactored, DensePull, Factor
 from .model import TEMPERATURES, Model, Path, follow, kernel_paths, named_paths
 from .nonlinear import Nonlinear
 from .observations import Observation
@@ -52,9 +52,10 @@ class _Sensitivity:
         self.frame: Frame = found.frame
         self.model: Model = found.frame.model
         factor = Factor(found.system.factor.matrix.copy(order="F"), found.system.factor.diagonal)
-        self.hessian = Hessian(dataclasses.replace(found, system=dataclasses.replace(found.system, factor=factor)))
+        copied = DenseFactored(found.system.factored.covariance, factor)
+        self.hessian = Hessian(dataclasses.replace(found, system=dataclasses.replace(found.system, factored=copied)))
         self.pull = Pull(found.system, scale)
-        self.inverse = self.pull.weights.matrix.T
+        self.inverse = cast(DensePull, self.pull.pull).weights.matrix.T
         adjoint = self._adjoint(self._slope())
         self.moved = self.hessian.conditioned(adjoint)
         """`Σh` as values, and `b = h − JᵀC⁻¹JΘh` as coefficients."""
@@ -160,7 +161,7 @@ class _Sensitivity:
         _, tangents = jax.jvp(blocks, (follow(model, where[0]),), (jnp.asarray(unit),))
         held = [np.asarray(table) for _, table in tangents]
         whole = layout(system.model.blocks, held)
-        total = coefficient_gradient(model.kernel, whole, system.rows, system.eta, self.pull.weights)
+        total = float(self.pull.pull.contract(system.factored.covariance.moved([whole]))[0])
         start = 0
         for block, (seen, _), table, jet, other in zip(model.blocks, tangents, held, jets, others, strict=True):
             rows = slice(start, start + block.size)

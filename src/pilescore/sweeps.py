@@ -3,48 +3,47 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
-import itertools
+import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
-import equinox as eqx
-import jax
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from .accuracy import Reference, Risk, measured, reference
+from .accuracy import Risk, measured
+from .cluster import checked_client
 from .domains import Nodes
 from .errors import (
     InputError,
     NotPositiveDefiniteError,
     NotSolvedError,
+    PilescoreError,
     PrecisionWarning,
     SaveError,
-    as_count,
-    as_vector,
+    ToleranceError,
     require,
 )
 from .evaluation import Trail, evaluated
 from .families import scores_by_temperature
+from .farm import Farm, batched, evaluations_a_task, refuse_nested, reported
+from .linalg import Solver
+from .methods import solver_of, with_solver
 from .misfit import left_out_variances, quadrature_weights, system_losses
-from .model import Model, as_grid, check_bears, find, is_temperature, named_paths
-from .observations import check_names, check_nodes, evaluate
+from .model import Model, as_grid, find, named_paths
 from .operators import Operator, identity
+from .plans import BOUNDS, LOSSES, NONLINEAR, RISKS, TERMS, Plan, Unit, Wanted, pending_units, pieces, planned, weight
 from .posterior import Posterior
-from .quadrature import GaussLegendre
 from .records import Record, Table, fingerprint, kernel_values
+from .repetitions import as_seeds, known_solution
+from .repetitions import seeded_models as _models
 from .running import progress_bar
 from .score import Pile, check_given, scored, value
-from .system import IMPRECISE, System, solve
+from .system import IMPRECISE, solve
 
-TERMS = {"pile": "value", "fit": "fit", "complexity": "complexity", "constant": "constant", "rounding": "rounding"}
-FAILURES = (NotPositiveDefiniteError, NotSolvedError, InputError)
-LOSSES = {"data_loss": "data", "physics_loss": "physics", "leave_one_out": "leave_one_out"}
-RISKS = {"": "value", "_bias": "bias", "_variance": "variance", "_relative_l2": "relative_l2"}
+FAILURES = (NotPositiveDefiniteError, NotSolvedError, ToleranceError, InputError)
 
 
 def sweep(
@@ -60,6 +59,8 @@ def sweep(
     profiled: bool = False,
     given_physics: bool = False,
     losses: bool = False,
+    solver: Solver | str | None = None,
+    client: Any = None,
     save: Any = None,
     progress: bool | None = None,
 ) -> xr.Dataset:
@@ -85,6 +86,11 @@ def sweep(
         As for `pile`.
     losses
         Add what `ps.losses` returns, for comparison: `data_loss`, `physics_loss` and `leave_one_out`.
+    solver
+        As for `pile`.
+    client
+        A `dask.distributed.Client` (with the extra `scale`): its workers score the points, and the rest is as without:
+        the file, what is left when it is stopped, and the numbers, up to rounding.
     save
         A file `run.nc` or a directory `run.zarr` (with the extra `zarr`) to write to as it goes. If it is there and is
         of the same sweep, the sweep continues from it; if of another, it is refused.
@@ -97,7 +103,7 @@ def sweep(
         `pile`, `fit`, `complexity`, `constant`, `rounding`, `shares` (by block), `status` (ok, imprecise, unsatisfied,
         failed or pending) and `reason`; if profiled, the best scale `eta_hat`; the losses, if asked for; with `truth`
         also `R_data` and `R_phys`, their parts `_bias` and `_variance`, and `_relative_l2`. One dimension for each
-        name, and `seed`.
+        name, and `seed`. With a solver other than the dense one also the bounds on PILE, `lower` and `upper`.
 
     Examples
     --------
@@ -110,34 +116,45 @@ def sweep(
     >>> float(scores["pile"].sel(gamma=0.01).idxmin())
     0.3
     """
-    numbers = None if seeds is None else _seeds(seeds)
-    models = _models(model, numbers, truth)
+    numbers = None if seeds is None else as_seeds(seeds)
+    models = [with_solver(each, solver) for each in _models(model, numbers, truth)]
     check_given(models[0], given_physics)
     require(isinstance(losses, bool), "losses", losses, "True or False")
+    method = solver_of(models[0]).identity
+    if losses and method != "dense":
+        raise InputError(
+            f"losses: needs solver='dense', because leave-one-out needs the whole inverse; the solver is {method!r}"
+        )
+    if client is not None:
+        refuse_nested(checked_client(client), solver_of(models[0]))
     axes = as_grid(models[0], grid)
-    known = _reference(models[0], truth, on, operator, operator_truth, scale)
-    wanted = _Wanted(profiled, given_physics, losses, known)
+    known = known_solution(models[0], truth, on, operator, operator_truth, scale)
+    wanted = Wanted(profiled, given_physics, losses, known, method)
     _check_names(models[0], axes, wanted.columns)
     record = None if save is None else Record(save)
-    groups = _alike(models)
-    mark = fingerprint(_parts(models, groups, axes, numbers, wanted))
+    plan = planned(models, axes, wanted, several=numbers is not None)
+    mark = fingerprint(_parts(plan, numbers))
     repeated = {} if numbers is None else {"seed": np.array(numbers, dtype=np.int32)}
     table = Table({**axes, **repeated}, wanted.columns, models[0].labels, mark)
     if record is not None:
         table.resume(record)
     interrupted = False
-    try:
-        with progress_bar(table.size, "sweep", progress, initial=table.done) as bar:
-            for where, outcome in _outcomes(models, groups, axes, table, wanted):
-                table.put(where, outcome)
-                bar.update(1)
-                table.checkpoint(record)
-    except KeyboardInterrupt:
-        interrupted = True
-    except Exception:
-        with contextlib.suppress(SaveError):
-            table.finish(record)
-        raise
+    with reported(lambda: _reached(table, record)):
+        try:
+            with (
+                progress_bar(table.size, "sweep", progress, initial=table.done) as bar,
+                contextlib.closing(_outcomes(plan, table, client)) as outcomes,
+            ):
+                for where, outcome in outcomes:
+                    table.put(where, outcome)
+                    bar.update(1)
+                    table.checkpoint(record)
+        except KeyboardInterrupt:
+            interrupted = True
+        except Exception:
+            with contextlib.suppress(SaveError):
+                table.finish(record)
+            raise
     table.finish(record)
     if interrupted:
         left = table.size - table.done
@@ -145,27 +162,9 @@ def sweep(
     return table.dataset()
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Wanted:
-    """What is to be found at every point."""
-
-    profiled: bool
-    given_physics: bool
-    losses: bool
-    known: Reference | None
-    """The known solution."""
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the results."""
-        kinds = [] if self.known is None else ["data", "phys"][: len(self.known.operators)]
-        risks = [f"R_{kind}{part}" for kind in kinds for part in RISKS]
-        return [*TERMS, *(["eta_hat"] if self.profiled else []), *(LOSSES if self.losses else []), *risks]
-
-    @property
-    def scores_only(self) -> bool:
-        """Whether a reduced covariance gives all of it."""
-        return self.known is None and not self.given_physics and not self.losses
+def _reached(table: Table, record: Record | None) -> str:
+    kept = "none of them is kept, as there is no save=" if record is None else f"they are kept in {record.path}"
+    return f"{table.done} of {table.size} points are scored; {kept}"
 
 
 def _check_names(model: Model, axes: Mapping[str, np.ndarray], columns: list[str]) -> None:
@@ -176,17 +175,18 @@ def _check_names(model: Model, axes: Mapping[str, np.ndarray], columns: list[str
         raise InputError(f"grid: a result is called {name!r} too; give the parameter another name")
 
 
-def _parts(
-    models: list[Model], groups: list[list[int]], axes: Mapping[str, np.ndarray], seeds: Any, wanted: _Wanted
-) -> Iterator[Any]:
+def _parts(plan: Plan, seeds: Any) -> Iterator[Any]:
     """Give all that a sweep depends on."""
+    models, groups, wanted = plan.models, plan.groups, plan.wanted
     yield from (seeds, wanted.profiled, wanted.given_physics)
     for group in groups:
         yield from (group, models[group[0]], *(models[s].values for s in group))
-    for name, column in axes.items():
+    for name, column in plan.axes.items():
         yield from (name, column)
     if wanted.losses:
         yield from ("losses", *map(quadrature_weights, models))
+    if wanted.method != "dense":
+        yield from ("solver", wanted.method)
     if wanted.known is not None:
         known, points = wanted.known, wanted.known.on.points
         yield from (points, known.on.weights, *known.scales, *known.targets)
@@ -195,74 +195,76 @@ def _parts(
         yield from (kernel_values(models[group[0]].kernel, points) for group in groups)
 
 
-def _outcomes(
-    models: list[Model], groups: list[list[int]], axes: Mapping[str, np.ndarray], table: Table, wanted: _Wanted
-) -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]:
-    """Score the points that are pending: those of one kernel together, and those of seeds that differ in values."""
-    known = named_paths(models[0])
-    temperatures = [name for name in axes if is_temperature(known[find(models[0], known, name)[0]][0])]
-    others = [name for name in axes if name not in temperatures]
-    reducible = bool(temperatures) and wanted.scores_only and not models[0].is_nonlinear
-    several = "seed" in table.axes
-
-    def position(chosen: Mapping[str, int], seed: int) -> tuple[int, ...]:
-        return (*(chosen[name] for name in axes), *((seed,) if several else ()))
-
-    for group in groups:
-        trail = Trail(models[group[0]])
-        for outer in _indices(axes, others):
-            places = [outer | inner for inner in _indices(axes, temperatures)]
-            if not any(table.pending(position(place, s)) for place in places for s in group):
-                continue
-            fixed = {name: axes[name][i] for name, i in outer.items()}
-            local = {s: models[s].replace(fixed) for s in group}
-            points = [{name: float(axes[name][place[name]]) for name in temperatures} for place in places]
-            scores: Iterable[tuple[int, Pile | None]] = ((k, None) for k in range(len(points)))
-            if reducible and len(group) == 1:
-                left = [table.pending(position(place, group[0])) for place in places]
-                scores = scores_by_temperature(local[group[0]], points, wanted.profiled, left)
-            for k, score in scores:
-                if score is not None:
-                    yield position(places[k], group[0]), _scored(score)
-                    continue
-                todo = [s for s in group if table.pending(position(places[k], s))]
-                if todo:
-                    solved = _solved([local[s].replace(points[k]) for s in todo], wanted, trail)
-                    yield from zip((position(places[k], s) for s in todo), solved, strict=True)
+def _outcomes(plan: Plan, table: Table, client: Any) -> Generator[Any, None, None]:
+    """Score the points that are pending, here or by the workers of a client."""
+    units = pending_units(plan, table)
+    if client is None:
+        for unit in units:
+            yield from _found(plan, unit)
+        return
+    pending = list(units)
+    if not pending:
+        return
+    size, cost = plan.models[0].size, NONLINEAR if plan.models[0].is_nonlinear else 1.0
+    named = {"model": plan.models, "truth": plan.wanted.known}
+    with Farm(client, size, plan, named) as farm:
+        most = evaluations_a_task(size, sum(weight(plan, unit) for unit in pending), farm.threads, cost)
+        parts = (piece for unit in pending for piece in pieces(plan, unit, most))
+        tasks = [(batch,) for batch in batched(parts, lambda piece: weight(plan, piece), most)]
+        for found, failure in farm.each(_found_all, tasks):
+            yield from found
+            if failure is not None:
+                raise failure
 
 
-def _indices(axes: Mapping[str, np.ndarray], names: list[str]) -> Iterator[dict[str, int]]:
-    for chosen in itertools.product(*(range(len(axes[name])) for name in names)):
-        yield dict(zip(names, chosen, strict=True))
+_leading = threading.Lock()
 
 
-def _alike(models: list[Model]) -> list[list[int]]:
-    """Return the numbers of the models in groups that have the same covariance: they differ in their values only."""
-    if models[0].is_nonlinear:  # each is linearised at a solution of its own
-        return [[s] for s in range(len(models))]
-    groups: dict[Any, list[int]] = {}
-    for s, model in enumerate(models):
-        leaves, form = jax.tree.flatten(model.kernel)
-        arrays = [leaf for leaf in leaves if eqx.is_array(leaf)]
-        functions = tuple(id(leaf) for leaf in leaves if not eqx.is_array(leaf))
-        parts: list[Any] = [*arrays, model.gamma, model.rho, model.eta, model.labels]
-        for block in model.blocks:
-            parts += [block.role, block.indices, block.points, block.coefficients, block.matrix, block.weights]
-            parts += [block.temperature]
-        groups.setdefault((form, functions, fingerprint(parts)), []).append(s)
-    return list(groups.values())
+def _found_all(plan: Plan, units: list[Unit]) -> tuple[list[Any], Exception | None]:
+    """Score the points of units, on a worker; what was found before an error is not lost."""
+    found: list[Any] = []
+    try:
+        for unit in units:
+            if plan.models[0].is_nonlinear:
+                with _leading:  # threads of one worker share the trail
+                    for alone in {False, plan.wanted.given_physics}:
+                        plan.trails[unit.group].values(alone)
+            found.extend(_found(plan, unit))
+    except PilescoreError as failure:
+        return found, failure
+    return found, None
 
 
-def _solved(models: list[Model], wanted: _Wanted, trail: Trail) -> Iterator[dict[str, Any]]:
+def _found(plan: Plan, unit: Unit) -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]:
+    """Score the points of a unit."""
+    axes, wanted, group = plan.axes, plan.wanted, plan.groups[unit.group]
+    places = plan.places(unit.outer)
+    fixed = {name: axes[name][i] for name, i in unit.outer.items()}
+    local = {s: plan.models[s].replace(fixed) for s in group}
+    points = [{name: float(axes[name][place[name]]) for name in plan.temperatures} for place in places]
+    scores: Iterable[tuple[int, Pile | None]] = ((k, None) for k in range(len(points)))
+    if plan.reducible and len(group) == 1:
+        scores = scores_by_temperature(local[group[0]], points, wanted.profiled, unit.left[:, 0].tolist())
+    for k, score in scores:
+        if score is not None:
+            yield plan.position(places[k], group[0]), _scored(score)
+            continue
+        todo = [s for s, left in zip(group, unit.left[k], strict=True) if left]
+        if todo:
+            solved = _solved([local[s].replace(points[k]) for s in todo], wanted, plan.trails[unit.group])
+            yield from zip((plan.position(places[k], s) for s in todo), solved, strict=True)
+
+
+def _solved(models: list[Model], wanted: Wanted, trail: Trail) -> Iterator[dict[str, Any]]:
     """Score models that differ in their values only, by one factorisation; a nonlinear one comes alone."""
     try:
         nonlinear = evaluated(models[0], wanted.given_physics, trail, explain=True) if models[0].is_nonlinear else None
         first = solve(models[0]) if nonlinear is None else nonlinear.system
         models = models if nonlinear is None else [first.model]
     except FAILURES as failure:
-        yield from ({"status": "failed", "reason": str(failure)} for _ in models)
+        yield from (_failed(failure) for _ in models)
         return
-    systems = [_with_values(first, model) for model in models]
+    systems = [first.with_values(model) for model in models]
     alphas = np.stack([system.alpha for system in systems], axis=1)
     shared: dict[tuple[str, int], np.ndarray] = {}
     left_out = left_out_variances(first) if wanted.losses else None
@@ -285,18 +287,8 @@ def _solved(models: list[Model], wanted: _Wanted, trail: Trail) -> Iterator[dict
                     errors = measured(post, wanted.known, score.eta / system.eta)
                 found |= _risks("data", errors.data) | _risks("phys", errors.physics)
         except FAILURES as failure:
-            found = {"status": "failed", "reason": str(failure)}
+            found = _failed(failure)
         yield found
-
-
-def _with_values(system: System, model: Model) -> System:
-    """Return the system of a model that differs from that of another in its values only."""
-    if model is system.model:
-        return system
-    values = model.values[system.rows.order]
-    alpha, error = system.factor.solve_with_rounding(values)
-    parts = dataclasses.replace(system.assembly, values=values)
-    return dataclasses.replace(system, model=model, assembly=parts, alpha=alpha, error=error)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -324,79 +316,18 @@ class _Together(Posterior):
 
 
 def _scored(score: Pile) -> dict[str, Any]:
-    found = {name: getattr(score, term) for name, term in TERMS.items()}
+    found = {name: getattr(score, term) for name, term in (TERMS | BOUNDS).items()}
     found |= {"eta_hat": score.eta, "shares": list(score.shares.values()), "status": "ok"}
     if score.rounding > IMPRECISE:
         found |= {"status": "imprecise", "reason": f"rounding leaves PILE uncertain by {score.rounding:.1e}"}
     return found
 
 
+def _failed(failure: Exception) -> dict[str, Any]:
+    """Return what is recorded of a failure: its reason, and bounds that are wider than was wanted."""
+    bounds = {"lower": failure.lower, "upper": failure.upper} if isinstance(failure, ToleranceError) else {}
+    return bounds | {"status": "failed", "reason": str(failure)}
+
+
 def _risks(kind: str, risk: Risk | None) -> dict[str, float]:
     return {} if risk is None else {f"R_{kind}{part}": getattr(risk, name) for part, name in RISKS.items()}
-
-
-def _seeds(seeds: Iterable[int]) -> tuple[int, ...]:
-    require(isinstance(seeds, Iterable), "seeds", seeds, "whole numbers, as range(10)")
-    numbers = tuple(as_count(seed, "seeds", least=0) for seed in seeds)
-    require(len(numbers) > 0 and len(set(numbers)) == len(numbers), "seeds", numbers, "at least one, each once")
-    require(max(numbers) < 2**31, "seeds", max(numbers), "numbers below 2³¹, which every format can hold")
-    return numbers
-
-
-def _models(model: Any, seeds: tuple[int, ...] | None, truth: Callable[[Any], Any] | None) -> list[Model]:
-    if isinstance(model, Model):
-        if seeds is None:
-            return [model]
-        expected = "a truth to draw data from, or a function from a seed to a model"
-        require(truth is not None and len(model.data) > 0, "seeds", "a model whose data are given", expected)
-        return _redrawn(model, truth, seeds)
-    require(callable(model), "model", model, "a ps.Model, or a function from a seed to one")
-    require(seeds is not None, "seeds", seeds, "seeds to give to the function")
-    models = [model(seed) for seed in seeds or ()]
-    for each in models:
-        require(isinstance(each, Model), "model", each, "a function that returns a ps.Model")
-        same = each.labels == models[0].labels and each.parameters.keys() == models[0].parameters.keys()
-        require(same, "model", each, "models with the same blocks and hyperparameters for all seeds")
-    return models
-
-
-def _redrawn(model: Model, truth: Any, seeds: tuple[int, ...]) -> list[Model]:
-    """Return the model with data drawn anew for each seed: the operator of the truth plus noise."""
-    exact = []
-    for block, temperature in zip(model.data, model.temperatures, strict=False):
-        values = as_vector(evaluate(block.operator(truth), block.points, "truth"), "truth", len(block.points), "point")
-        exact.append((values if block.matrix is None else block.matrix @ values, 0.5 * temperature / block.weights))
-    models = []
-    for seed in seeds:
-        rng = np.random.default_rng(seed)
-        drawn = [mean + np.sqrt(variance) * rng.standard_normal(len(mean)) for mean, variance in exact]
-        models.append(copy.copy(model))
-        blocks = [eqx.tree_at(lambda b: b.values, *pair) for pair in zip(model.data, drawn, strict=True)]
-        object.__setattr__(models[-1], "data", tuple(blocks))
-    return models
-
-
-def _reference(
-    model: Model, truth: Any, on: Nodes | None, operator: Operator | None, operator_truth: Any, scale: Any
-) -> Reference | None:
-    if truth is None:
-        for name, given in (("on", on), ("operator", operator), ("scale", scale), ("operator_truth", operator_truth)):
-            require(given is None, name, given, "nothing without a truth")
-        return None
-    equation = max(model.physics, key=lambda block: (block.region is not None, block.operator.order), default=None)
-    if on is None:
-        region = None if equation is None else equation.region
-        expected = "nodes to integrate the errors on: physics has no region to take them from"
-        require(region is not None, "on", on, expected)
-        assert region is not None
-        on = region(GaussLegendre(30))
-    if operator is None and equation is not None and isinstance(equation.operator, Operator):
-        operator = equation.operator
-    check_nodes(on, "on")
-    dimension = model.blocks[0].dimension
-    require(on.points.shape[1] == dimension, "on", on.points, f"nodes with {dimension} coordinates")
-    model.kernel.check_points(on.points)
-    if isinstance(operator, Operator):
-        check_names(operator, model.names, "operator")
-        check_bears(model.kernel, operator.indices(dimension), f"the operator {operator}")
-    return reference(truth, on, operator, operator_truth=operator_truth, scale=scale)

@@ -8,10 +8,11 @@ import warnings
 import numpy as np
 from jaxtyping import Float
 
-from .errors import InputError, NotPositiveDefiniteError, PrecisionWarning, listed
-from .gram import covariance
+from .covariances import KernelCovariance
+from .errors import InputError, NotPositiveDefiniteError, PrecisionWarning, listed, require
 from .layouts import Assembly, Layout, assembly
-from .linalg import EPS, Factor, NotFactorableError, cholesky, threads
+from .linalg import EPS, Bounds, DenseFactored, Estimate, Factor, Factored, NotFactorableError, Solver, threads
+from .methods import solver_of, with_solver
 from .model import Model
 
 EIGENVALUES_UP_TO = 3000
@@ -24,16 +25,46 @@ IMPRECISE = 1e-6
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class System:
-    """`C = ηQ + S` of a model, with its factor and `α = C⁻¹ỹ`; vectors are in the order of assembly."""
+    """`C = ηQ + S` of a model, factored by its solver; vectors are in the order of assembly."""
 
     model: Model
     assembly: Assembly
     eta: float
     noise: Float[np.ndarray, " N"]
-    factor: Factor
-    alpha: Float[np.ndarray, " N"]
-    error: float
-    """An estimate of the rounding error of `N·PILE`."""
+    factored: Factored
+
+    @property
+    def factor(self) -> Factor:
+        """The Cholesky factor, which a dense solver has."""
+        if not isinstance(self.factored, DenseFactored):
+            raise InputError(
+                f"solver: this needs the Cholesky factor of the whole covariance, which the solver "
+                f"{self.factored.method!r} does not form; use solver='dense' for it"
+            )
+        return self.factored.factor
+
+    @property
+    def alpha(self) -> Float[np.ndarray, " N"]:
+        """`α = C⁻¹ỹ`."""
+        return self.factored.alpha
+
+    @property
+    def error(self) -> float:
+        """An estimate of the rounding error of `N·PILE`."""
+        return self.factored.error
+
+    @property
+    def logdet(self) -> Bounds:
+        """`log det C`."""
+        return self.factored.logdet
+
+    def with_values(self, model: Model) -> System:
+        """Return the system of a model that differs in its values only; the solver has to be dense."""
+        if model is self.model:
+            return self
+        parts = dataclasses.replace(self.assembly, values=model.values[self.rows.order])
+        moved = KernelCovariance(self.model.kernel, parts.rows, self.eta, parts.values, self.noise)
+        return dataclasses.replace(self, model=model, assembly=parts, factored=DenseFactored(moved, self.factor))
 
     @property
     def rows(self) -> Layout:
@@ -62,7 +93,7 @@ class System:
     @property
     def quadratic(self) -> float:
         """`ỹᵀC⁻¹ỹ`."""
-        return float(self.values @ self.alpha)
+        return self.factored.quadratic.value
 
     @property
     def rounding(self) -> float:
@@ -71,7 +102,13 @@ class System:
 
     def warn_if_imprecise(self, stacklevel: int = 4) -> None:
         """Warn, naming the blocks involved, if rounding has taken the digits of the score."""
-        if self.rounding > IMPRECISE:
+        if self.rounding > IMPRECISE and not isinstance(self.factored, DenseFactored):
+            warnings.warn(
+                f"rounding leaves PILE uncertain by about {self.rounding:.1e}. {_remedy(self.model)}",
+                PrecisionWarning,
+                stacklevel=stacklevel,
+            )
+        elif self.rounding > IMPRECISE:
             lost = self.assembly.by_block(self.factor.diagonal / self.factor.matrix.diagonal() ** 2)
             warnings.warn(
                 f"rounding leaves PILE uncertain by about {self.rounding:.1e} (condition number about "
@@ -86,6 +123,37 @@ def solve(model: Model, eta: float | None = None, noise_factor: float = 1.0, *, 
 
     A failure is explained by the eigenvalues of a matrix that is not too large, which cost more than the factorisation.
     """
+    parts, covariance = _assembled(model, eta, noise_factor)
+    try:
+        return System(model, parts, covariance.eta, covariance.noise, solver_of(model).factor(covariance))
+    except NotFactorableError as failure:
+        raise _explained(model, parts, covariance, failure, explain) from None
+
+
+def estimate(model: Model, *, solver: Solver | str | None = None) -> Estimate:
+    """Return what a score of a model needs by a solver, before any work: memory, disk, operations.
+
+    Parameters
+    ----------
+    model
+        The model.
+    solver
+        As for `pile`.
+
+    Examples
+    --------
+    >>> import numpy as np, pilescore as ps
+    >>> x = np.linspace(0, 1, 10_000)
+    >>> model = ps.Model(kernel=ps.RBF(bandwidth=0.5), data=ps.observe(ps.identity, np.sin(6 * x), at=x), gamma=0.1)
+    >>> ps.estimate(model, solver="dense")
+    Estimate(dense: 0.8 GB of memory, 3.3e+11 flops)
+    """
+    require(isinstance(model, Model), "model", model, "a ps.Model")
+    model = with_solver(model, solver)
+    return solver_of(model).estimate(_assembled(model, None, 1.0)[1])
+
+
+def _assembled(model: Model, eta: float | None, noise_factor: float) -> tuple[Assembly, KernelCovariance]:
     for block, label in zip(model.blocks, model.labels, strict=True):
         if block.is_nonlinear:
             raise InputError(
@@ -95,34 +163,23 @@ def solve(model: Model, eta: float | None = None, noise_factor: float = 1.0, *, 
     eta = float(model.eta) if eta is None else eta
     parts = assembly(model.blocks)
     noise = noise_factor * np.asarray(model.temperatures)[parts.block] * parts.spread
-    matrix = _covariance(model, parts, eta, noise)
-    try:
-        factor = cholesky(matrix)
-    except NotFactorableError as failure:
-        raise _explained(model, parts, eta, noise, failure, explain) from None
-    alpha, rounding = factor.solve_with_rounding(parts.values)
-    return System(model, parts, eta, noise, factor, alpha, rounding)
-
-
-def _covariance(model: Model, parts: Assembly, eta: float, noise: Float[np.ndarray, " N"]) -> Float[np.ndarray, "N N"]:
-    matrix = covariance(model.kernel, parts.rows, eta)
-    matrix.T.flat[:: len(noise) + 1] += noise
-    return matrix
+    return parts, KernelCovariance(model.kernel, parts.rows, eta, parts.values, noise)
 
 
 def _explained(
-    model: Model, parts: Assembly, eta: float, noise: np.ndarray, failure: NotFactorableError, explain: bool
+    model: Model, parts: Assembly, covariance: KernelCovariance, failure: NotFactorableError, explain: bool
 ) -> Exception:
     """Say which block a failed factorisation stopped in, how ill-conditioned the matrix is, and what to do."""
     index = int(parts.block[failure.row])
     before = sum(block.size for block in model.blocks[:index])
     where = f"block {model.labels[index]!r} ({model.blocks[index].operator})"
     text = (
-        f"the covariance of {len(noise)} observations is not positive definite to working precision: the "
+        f"the covariance of {covariance.size} observations is not positive definite to working precision: the "
         f"factorisation stopped at observation {int(parts.rows.order[failure.row]) - before} of {where}."
     )
-    if explain and len(noise) <= EIGENVALUES_UP_TO:
-        matrix = _covariance(model, parts, eta, noise)
+    if explain and covariance.size <= EIGENVALUES_UP_TO:
+        matrix = covariance.dense()
+        matrix.T.flat[:: covariance.size + 1] += covariance.noise
         if not np.isfinite(np.tril(matrix)).all():
             return InputError(
                 f"the covariance of {where} has NaN or infinite entries: check the kernel {model.kernel!r} and the "

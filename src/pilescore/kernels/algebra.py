@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from ..errors import as_array, require
 from .base import Hyperparameter, Kernel, MultiIndex, Point, Positive, Scalar, raised, real, vanishes
+from .others import Constant
 from .stationary import RBF, Cosine
 
 Jet: TypeAlias = Callable[[int, MultiIndex], Scalar]
@@ -82,6 +83,12 @@ class Product(Kernel):
 
         return from_part(0, alpha, beta)
 
+    def factors(self, dimension: int) -> tuple[Kernel, ...] | None:
+        """Return the products of the factors of the parts."""
+        parts = [part.factors(dimension) for part in self.parts]
+        known = [factors for factors in parts if factors is not None]
+        return tuple(map(Product, zip(*known, strict=True))) if len(known) == len(parts) else None
+
 
 class Scaled(Kernel):
     """A kernel times a positive variance, written `2.0 * k`."""
@@ -102,6 +109,11 @@ class Scaled(Kernel):
         """Return the kernel's derivative times the variance."""
         value = self.kernel.derivative(alpha, beta, x, y)
         return value if vanishes(value) else self.variance * value
+
+    def factors(self, dimension: int) -> tuple[Kernel, ...] | None:
+        """Return those of the kernel, the first of them scaled."""
+        factors = self.kernel.factors(dimension)
+        return None if factors is None else (eqx.tree_at(lambda k: k.kernel, self, factors[0]), *factors[1:])
 
     def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Check the kernel."""
@@ -135,6 +147,14 @@ class On(Kernel):
         a, b = (tuple(index[axis] for axis in self.axes) for index in (alpha, beta))
         u, v = (tuple(point[axis] for axis in self.axes) for point in (x, y))
         return self.kernel.derivative(a, b, u, v)
+
+    def factors(self, dimension: int) -> tuple[Kernel, ...] | None:
+        """Return those of the kernel on its own coordinates, ones on the others."""
+        factors = self.kernel.factors(len(self.axes))
+        if factors is None:
+            return None
+        own = dict(zip(self.axes, factors, strict=True))
+        return tuple(own.get(axis, Constant(1.0)) for axis in range(dimension))
 
     def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Require the coordinates to be there."""

@@ -53,6 +53,19 @@ class Kernel(eqx.Module):
         """Raise an `InputError` if the kernel cannot take these points (of which there may be none)."""
         return
 
+    def factors(self, dimension: int) -> tuple[Kernel, ...] | None:
+        """Return kernels of one coordinate each whose product is this one, `k(x, y) = Π_a k_a(x_a, y_a)`, or None.
+
+        Examples
+        --------
+        >>> import pilescore as ps
+        >>> ps.RBF(bandwidth=[0.5, 2.0]).factors(2)
+        (RBF(bandwidth=0.5), RBF(bandwidth=2.))
+        >>> ps.Matern(bandwidth=0.5).factors(2) is None
+        True
+        """
+        return (self,) if dimension == 1 else None
+
     def __call__(self, x: Point, y: Point) -> Scalar:
         """Return `k(x, y)`."""
         zero = (0,) * len(x)

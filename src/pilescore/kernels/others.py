@@ -37,6 +37,10 @@ class Constant(Kernel):
         """Return the value, or zero for any derivative."""
         return 0.0 if any(alpha) or any(beta) else self.value
 
+    def factors(self, dimension: int) -> tuple[Kernel, ...] | None:
+        """Return itself, and ones."""
+        return (self, *(Constant(1.0) for _ in range(dimension - 1)))
+
 
 class Polynomial(Kernel):
     """The polynomial kernel `(x·y + c)^p`: all polynomials of degree at most `p`.

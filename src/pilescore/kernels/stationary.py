@@ -145,6 +145,12 @@ class RBF(Radial):
         """Return `diag(h⁻²)`."""
         return _diagonal_metric(self.bandwidth, dimension)
 
+    def factors(self, dimension: int) -> tuple[Kernel, ...] | None:
+        """Return one of each bandwidth."""
+        return tuple(
+            eqx.tree_at(lambda k: k.bandwidth, self, _entry(self.bandwidth, axis)) for axis in range(dimension)
+        )
+
     def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Check the length of a vector of bandwidths."""
         _check_vector(self, "bandwidth", self.bandwidth, points)
@@ -389,6 +395,11 @@ class Periodic(Stationary):
                 g.append(_total([math.comb(n, k) * s[n - k] * g[k] for k in range(n + 1)]))
             total = total * g[order]
         return total
+
+    def factors(self, dimension: int) -> tuple[Kernel, ...] | None:
+        """Return one of each period and bandwidth."""
+        numbers = [(_entry(self.period, axis), _entry(self.bandwidth, axis)) for axis in range(dimension)]
+        return tuple(eqx.tree_at(lambda k: (k.period, k.bandwidth), self, pair) for pair in numbers)
 
     def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Check the lengths of vectors of periods and bandwidths."""

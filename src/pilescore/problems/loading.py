@@ -18,7 +18,8 @@ from ..choosing import free_name
 from ..domains import Box
 from ..errors import InputError, MemoryLimitError, describe, require
 from ..expressions import Language
-from ..linalg import require_memory
+from ..linalg import Solver, require_memory
+from ..methods import NAMES, as_solver, solver_of, with_solver
 from ..model import Model, check_bears
 from ..nonlinear import Nonlinear
 from ..observations import Observation
@@ -75,6 +76,8 @@ class Problem:
     """The files that it reads, besides its own."""
     digest: str
     """A digest of the problem file and all that it reads, as they were when they were read."""
+    solver: Solver | None = None
+    """How covariances are solved, where the file says so; the models have it."""
 
     @property
     def model(self) -> Model:
@@ -134,6 +137,7 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
     shared = read.section("temperatures", schema.Temperatures)
     choosing = read.section("select", schema.Select)
     wanted = read.section("predict", schema.Predict)
+    solver = read.solver()
     if not any(document.content.get(kind) for kind in pieces):
         notes((), "there is nothing to learn from; expected at least one [[equation]], [[condition]] or [[data]]")
     if ground is None:
@@ -155,11 +159,12 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
         model = notes.attempt(("kernel", i), _model, each.kernel, set_up, operators, ground)
         if model is not None:
             name = free_name(each.name, {*models})
-            models[name] = model
+            models[name] = with_solver(model, solver)
             over[name] = candidates.kernel_bounds(model, each.leaves) | dict(set_up.over) | bounds
     given = choosing.score == "data-given-physics" or (choosing.score == "auto" and _is_given(set_up))
     for model in list(models.values())[:1]:
-        notes.attempt((), _check_memory, model)
+        if solver_of(model).identity == "dense":
+            notes.attempt((), _check_memory, model)
     notes.finish()
     files = [file for each in pieces.values() for piece in each for file in piece.files]
     names = tuple(dict.fromkeys([*files, *predicted]))
@@ -181,6 +186,7 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
         warnings=tuple(notes.warnings),
         files=names,
         digest=digest((document.path.parent / name).read_bytes() for name in (document.path.name, *names)),
+        solver=solver,
     )
 
 
@@ -272,6 +278,22 @@ class _Reader:
         """Return a section that may be left out."""
         return schema.validated(kind, self._mapping(key), (key,), self.notes) or kind()
 
+    def solver(self) -> Solver | None:
+        """Return the solver of the section about it; None without one."""
+        if "solver" not in self.document.content:
+            return None
+        table = self.section("solver", schema.Solver)
+        taken = {"low_rank": ("tol", "rank"), "auto": ("tol",)}.get(table.method, ())
+        given = {key: value for key in ("tol", "rank") if (value := getattr(table, key)) is not None}
+        for key in given:
+            if key not in taken:
+                text = f"found {given[key]!r} with the method {table.method!r}, which has no {key}; expected it with "
+                self.notes(("solver", key), text + ("auto or low_rank" if key == "tol" else "low_rank"))
+        if not given.keys() <= {*taken}:
+            return None
+        place = ("solver", "method") if "method" in self._mapping("solver") else ("solver",)
+        return self.notes.attempt(place, named_solver, table.method, given)
+
     def predictions(
         self, wanted: schema.Predict, ground: Ground
     ) -> tuple[tuple[str, ...], Float[np.ndarray, "n d"], tuple[str, ...]]:
@@ -356,6 +378,11 @@ def frame_bytes(model: Model) -> float:
     held = [len(b.operator.of) if isinstance(b.operator, Nonlinear) else 1 for b in model.blocks]
     count = sum(each * block.size for each, block in zip(held, model.blocks, strict=True))
     return 8.0 * count**2 if model.is_nonlinear else 0.0
+
+
+def named_solver(method: str, options: Mapping[str, Any]) -> Solver:
+    """Return a solver by its name and options."""
+    return NAMES[method](**options) if method in NAMES and options else as_solver(method)
 
 
 def _check_memory(model: Model) -> None:

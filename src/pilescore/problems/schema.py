@@ -280,6 +280,23 @@ class Select(Table):
     ] = "auto"
 
 
+METHOD = (
+    'how covariances are solved: "dense" (exact, with one matrix of N² numbers), "low_rank" (within proved bounds), '
+    '"distributed" (exact, on many processes; needs the extra scale), or "auto", which chooses'
+)
+
+
+class Solver(Table):
+    """How covariances are solved."""
+
+    method: Annotated[Literal["auto", "dense", "low_rank", "distributed"], Field(description=METHOD)] = "auto"
+    tol: Annotated[
+        float | None,
+        Field(gt=0, description="a positive number: how wide the interval on PILE may be; of auto and low_rank"),
+    ] = None
+    rank: Annotated[Count | None, Field(description="the largest rank, a whole number from 1; of low_rank")] = None
+
+
 class Predict(Table):
     """What to predict, and where."""
 
@@ -312,6 +329,7 @@ class Problem(Table):
     temperatures: Annotated[dict[str, Any], Field(description="a table [temperatures]")] = {}
     select: Annotated[dict[str, Any], Field(description="a table [select]")] = {}
     predict: Annotated[dict[str, Any], Field(description="a table [predict]")] = {}
+    solver: Annotated[dict[str, Any], Field(description="a table [solver]; by default the method is dense")] = {}
 
 
 class Entry(Table):
@@ -352,6 +370,7 @@ DESCRIBED: dict[str, Sequence[type[Table]]] = {
     "[temperatures]": (Temperatures,),
     "[select]": (Select,),
     "[predict]": (Predict,),
+    "[solver]": (Solver,),
 }
 
 T = TypeVar("T", bound=Table)

@@ -130,6 +130,11 @@ def _lines(problem: Problem) -> Iterator[str]:
     for warning in problem.warnings:
         yield f"  note: {warning}"
     yield ""
+    if problem.solver is not None:
+        yield f"  solver: {problem.solver.identity}"
+    if problem.solver is not None and problem.solver.identity != "dense":
+        yield f"  N = {model.size} observations"
+        return
     one, total = expected_seconds(problem)
     memory = 2 * 8.0 * model.size**2 + frame_bytes(model)
     yield (

@@ -225,12 +225,12 @@ def _landscapes(settings: Settings, bench: Workbench) -> tuple[xr.Dataset, dict[
         equation = residual(beta, settings.side)
         score = functools.partial(ps.data_free_landscape, ps.AnisotropicRBF(theta=0.0, s=0.5), equation, grid, rho=1.0)
         scores = bench.folder.part(f"landscape-{name}", score).rename({"kernel.theta": "theta", "kernel.s": "s"})
-        numbers[name] = _lowest(scores["value"], beta, equation)
+        numbers[name] = _lowest(scores["value"], beta, equation, bench)
         found.append(scores.rename({str(column): f"landscape_{name}_{column}" for column in scores.data_vars}))
     return xr.merge(found), numbers
 
 
-def _lowest(values: xr.DataArray, beta: float, equation: ps.Observation) -> dict[str, Any]:
+def _lowest(values: xr.DataArray, beta: float, equation: ps.Observation, bench: Workbench) -> dict[str, Any]:
     i, j = np.unravel_index(int(values.values.argmin()), values.shape)
     theta, s = float(values["theta"][i]), float(values["s"][j])
     step = float(values["theta"][1] - values["theta"][0])
@@ -239,9 +239,8 @@ def _lowest(values: xr.DataArray, beta: float, equation: ps.Observation) -> dict
     there = ps.data_free_pile(ps.AnisotropicRBF(theta=theta, s=s), equation, rho=1.0)
     image = ps.data_free_pile(ps.AnisotropicRBF(theta=theta + math.pi / 2, s=1 / s), equation, rho=1.0)
     family = ps.Model(ps.AnisotropicRBF(theta=theta, s=s), physics=equation, rho=1.0)
-    refined = ps.minimize(
-        family, {"kernel.theta": (theta - step, theta + step), "kernel.s": (0.5, 1.5)}, progress=False
-    )
+    bounds = {"kernel.theta": (theta - step, theta + step), "kernel.s": (0.5, 1.5)}
+    refined = ps.minimize(family, bounds, client=bench.client, progress=False)
     return {
         "beta": beta,
         "arctan_beta": math.atan(beta),

@@ -37,13 +37,15 @@ class Workbench:
     folder: Folder
     say: Callable[[str], None]
     """Tells the user what is being done."""
+    client: Any = None
+    """A `dask.distributed.Client` whose workers compute the scores."""
 
     def sweep(self, name: str, model: Any, grid: Mapping[str, Any], **options: Any) -> xr.Dataset:
         """Return a sweep that is kept, or end if it was interrupted."""
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", "interrupted", UserWarning)
-                return ps.sweep(model, grid, save=self.folder.save(name), **options)
+                return ps.sweep(model, grid, client=self.client, save=self.folder.save(name), **options)
         except UserWarning as warning:
             if not str(warning).startswith("interrupted"):
                 raise
@@ -55,7 +57,7 @@ class Workbench:
         def compute() -> xr.Dataset:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ps.PrecisionWarning)  # kept as the rounding error of the score
-                best = ps.minimize(model, over, starts=[start])
+                best = ps.minimize(model, over, starts=[start], client=self.client)
             if best.ending == "interrupted":
                 raise KeyboardInterrupt
             return described(best)
@@ -82,12 +84,14 @@ def described(best: ps.Minimum) -> xr.Dataset:
     )
 
 
-def run(study: Study, settings: Any, folder: Folder, say: Callable[[str], None]) -> tuple[dict[str, Any], Report]:
+def run(
+    study: Study, settings: Any, folder: Folder, say: Callable[[str], None], client: Any = None
+) -> tuple[dict[str, Any], Report]:
     """Compute what is missing, write the results, draw them from the files; return the summary and the report."""
     from pilescore.report import write_report  # matplotlib and plotly take a while to import
 
     if not folder.finished:
-        results, numbers = study.compute(settings, Workbench(folder, say))
+        results, numbers = study.compute(settings, Workbench(folder, say, client))
         versions = {name: importlib.metadata.version(name) for name in PACKAGES} | {"python": platform.python_version()}
         summary = {"study": study.name, "settings": folder.settings, "versions": versions, **numbers}
         summary["seeds"] = list(range(settings.seeds))

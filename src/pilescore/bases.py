@@ -1,0 +1,395 @@
+"""Finite bases of functions with prior variances: `k(x, y) ≈ Σ_j λ_j φ_j(x) φ_j(y)`, and operators of them."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import hashlib
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .errors import as_array, as_count, call, check_coordinates, require
+from .kernels import Kernel, MultiIndex
+from .kernels.spectra import draw_frequencies, is_separately_even, log_spectral_density
+from .layouts import Indices
+
+State: TypeAlias = tuple[Array, ...]
+"""The arrays of a basis that depend on the kernel's numbers."""
+
+SLACK = 1e-9
+"""How far beyond a box, in parts of it, points may lie by rounding."""
+
+
+class Basis(abc.ABC):
+    """Functions `φ_j` with prior variances `λ_j`; a new one says its rank, its state and its rows."""
+
+    @property
+    @abc.abstractmethod
+    def identity(self) -> str:
+        """What features depend on, beside the kernel: equal for bases that give the same."""
+
+    @abc.abstractmethod
+    def rank(self, kernel: Kernel, dimension: int) -> int:
+        """Return the number of functions; raise an `InputError` if they do not go with a kernel or the points."""
+
+    @abc.abstractmethod
+    def state(self, kernel: Kernel, dimension: int) -> State:
+        """Return the arrays that depend on the kernel's numbers, in which they can be differentiated."""
+
+    @abc.abstractmethod
+    def rows(
+        self, state: State, indices: Indices, points: Float[Array, "d q"], table: Float[Array, "groups q"]
+    ) -> Float[Array, "q r"]:
+        """Return `Σ_α c_α ∂^α (√λ_j φ_j)` at points; coefficients are shared by groups of multi-indices."""
+
+    def check_points(self, points: Float[np.ndarray, "d q"]) -> None:
+        """Raise an `InputError` if the basis does not reach these points."""
+        return
+
+
+@dataclasses.dataclass(frozen=True)
+class _Boxed(Basis):
+    """A tensor basis on a box, with as many functions along each axis as `count` says."""
+
+    low: Any
+    high: Any
+    count: Any
+    padding: float = 2.0
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        low, high = (np.atleast_1d(as_array(getattr(self, side), f"{name} {side}")) for side in ("low", "high"))
+        require(low.ndim == 1 and low.size > 0, f"{name} low", low, "a number for each coordinate")
+        require(high.shape == low.shape, f"{name} high", high, f"{low.size} numbers, as many as low has")
+        require(bool(np.all(high > low)), f"{name} high", high.tolist(), f"more than low, {low.tolist()}")
+        given = self.count if isinstance(self.count, tuple | list | np.ndarray) else [self.count] * low.size
+        require(len(given) == low.size, f"{name} count", self.count, f"a number, or {low.size}, one for each axis")
+        padding = as_array(self.padding, f"{name} padding")
+        require(padding.ndim == 0 and float(padding) > 1.0, f"{name} padding", self.padding, "a number above 1")
+        object.__setattr__(self, "low", tuple(low.tolist()))
+        object.__setattr__(self, "high", tuple(high.tolist()))
+        object.__setattr__(self, "count", tuple(as_count(each, f"{name} count") for each in given))
+        object.__setattr__(self, "padding", float(padding))
+
+    @property
+    def identity(self) -> str:
+        """What features depend on."""
+        return repr(self)
+
+    @property
+    def lengths(self) -> Float[np.ndarray, " d"]:
+        """The sides of the extended box."""
+        return self.padding * (np.array(self.high) - np.array(self.low))
+
+    def check_points(self, points: Float[np.ndarray, "d q"]) -> None:
+        """Require all points in the box."""
+        name = type(self).__name__
+        low, high = np.array(self.low)[:, None], np.array(self.high)[:, None]
+        slack = SLACK * (high - low)
+        outside = ~np.all((points >= low - slack) & (points <= high + slack), axis=0)
+        if outside.any():
+            point = points[:, int(np.argmax(outside))].tolist()
+            box = f"low = {list(self.low)} and high = {list(self.high)}"
+            require(False, f"{name} low, high", box, f"a box that contains every point, {point} too")
+
+    def _check_dimension(self, dimension: int) -> None:
+        have = f"a box in {len(self.low)} dimensions"
+        require(
+            len(self.low) == dimension, f"{type(self).__name__} low, high", have, f"one in {dimension}, the points'"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class FourierBasis(_Boxed):
+    """Sines and cosines that are periodic on an extended box, with variances by the kernel's spectral density.
+
+    Exactly, the prior of periodic images of the kernel, without frequencies above `2π count/period`. It is for any
+    stationary kernel with a density, rotated ones as well.
+
+    Parameters
+    ----------
+    low, high
+        Corners of a box that contains all points, those of predictions too.
+    count
+        The number of positive frequencies along each axis, or one number for each: `Π (2 count + 1)` functions.
+    padding
+        The period in lengths of the box: images are `padding − 1` lengths away, which should be several bandwidths.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> ps.FourierBasis(low=[0.0, -1.0], high=[1.0, 1.0], count=[10, 20])
+    FourierBasis(low=(0.0, -1.0), high=(1.0, 1.0), count=(10, 20), padding=2.0)
+    """
+
+    def rank(self, kernel: Kernel, dimension: int) -> int:
+        """Return `Π (2 count + 1)`."""
+        self._check_dimension(dimension)
+        log_spectral_density(kernel, jnp.zeros((1, dimension)))
+        return math.prod(2 * each + 1 for each in self.count)
+
+    def state(self, kernel: Kernel, dimension: int) -> State:
+        """Return square roots of the variances of frequencies of one half space, zero first."""
+        omega = jnp.asarray(self.frequencies)
+        twice = jnp.where(jnp.arange(len(omega)) == 0, 0.0, math.log(2.0))
+        volume = float(np.log(self.lengths).sum())
+        return (jnp.exp(0.5 * (log_spectral_density(kernel, omega) + twice - volume)),)
+
+    @functools.cached_property
+    def frequencies(self) -> Float[np.ndarray, "m d"]:
+        """Angular frequencies: zero, then those of which the first entry that is not zero is positive."""
+        grid = np.stack(np.meshgrid(*(np.arange(-c, c + 1) for c in self.count), indexing="ij"), axis=-1)
+        half = grid.reshape(-1, len(self.count))
+        return 2 * np.pi * half[len(half) // 2 :] / self.lengths
+
+    def rows(
+        self, state: State, indices: Indices, points: Float[Array, "d q"], table: Float[Array, "groups q"]
+    ) -> Float[Array, "q r"]:
+        """Return the cosines, then the sines (without that of frequency zero)."""
+        middle = 0.5 * (np.array(self.low) + np.array(self.high))[:, None]
+        return _waves(jnp.asarray(self.frequencies), state[0], indices, points - middle, table, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class HilbertBasis(_Boxed):
+    """Sines that vanish on the faces of an extended box: eigenfunctions of the Laplacian, variances by the density.
+
+    `λ_j = S(√μ_j)`, `μ_j` the parts of the eigenvalue along the axes. It is for densities that are even in each
+    coordinate, which those of rotated kernels are not.
+
+    Parameters
+    ----------
+    low, high
+        Corners of a box that contains all points, those of predictions too.
+    count
+        The number of sines along each axis, or one number for each: `Π count` functions.
+    padding
+        The side of the extended box in lengths of the box, half of the rest at each end: what is not the kernel is
+        its reflections, `padding − 1` lengths away, which should be several bandwidths.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> ps.HilbertBasis(low=0.0, high=1.0, count=32, padding=1.5)
+    HilbertBasis(low=(0.0,), high=(1.0,), count=(32,), padding=1.5)
+    """
+
+    def rank(self, kernel: Kernel, dimension: int) -> int:
+        """Return `Π count`."""
+        self._check_dimension(dimension)
+        log_spectral_density(kernel, jnp.zeros((1, dimension)))
+        expected = "one whose spectral density is even in each coordinate (not rotated); use ps.FourierBasis"
+        require(is_separately_even(kernel, dimension), "kernel of a HilbertBasis", kernel, expected)
+        return math.prod(self.count)
+
+    @property
+    def _along(self) -> list[Float[np.ndarray, " m"]]:
+        """Frequencies along each axis."""
+        return [np.pi * np.arange(1, c + 1) / side for c, side in zip(self.count, self.lengths, strict=True)]
+
+    def state(self, kernel: Kernel, dimension: int) -> State:
+        """Return square roots of the variances."""
+        grid = np.stack(np.meshgrid(*self._along, indexing="ij"), axis=-1).reshape(-1, dimension)
+        return (jnp.exp(0.5 * log_spectral_density(kernel, jnp.asarray(grid))),)
+
+    def rows(
+        self, state: State, indices: Indices, points: Float[Array, "d q"], table: Float[Array, "groups q"]
+    ) -> Float[Array, "q r"]:
+        """Return products of sines along the axes."""
+        middle = 0.5 * (np.array(self.low) + np.array(self.high))
+        start = middle - 0.5 * self.lengths
+        known: dict[tuple[int, int], Array] = {}
+
+        def along(axis: int, order: int) -> Array:
+            if (axis, order) not in known:
+                frequency = self._along[axis]
+                phase = (points[axis] - start[axis])[:, None] * jnp.asarray(frequency)
+                scale = math.sqrt(2.0 / self.lengths[axis]) * frequency**order
+                known[axis, order] = _sine(phase, order) * scale
+            return known[axis, order]
+
+        total = jnp.zeros((points.shape[1], 1))
+        for group, coefficients in zip(indices, table, strict=True):
+            for alpha in group:
+                product = coefficients[:, None]
+                for axis, order in enumerate(alpha):
+                    product = (product[:, :, None] * along(axis, order)[:, None, :]).reshape(len(product), -1)
+                total = total + product
+        return total * state[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomFourierBasis(Basis):
+    """Sines and cosines of frequencies drawn from the kernel's spectral density: the kernel is their mean.
+
+    The error falls with `1/√count` whatever the dimension. Draws are fixed by the seed and move smoothly with the
+    kernel's numbers.
+
+    Parameters
+    ----------
+    count
+        The number of frequencies: `2 count` functions. Kernels of a sum share them.
+    seed
+        The seed of the draws.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> ps.RandomFourierBasis(count=500, seed=0)
+    RandomFourierBasis(count=500, seed=0)
+    """
+
+    count: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count", as_count(self.count, "RandomFourierBasis count"))
+        object.__setattr__(self, "seed", as_count(self.seed, "RandomFourierBasis seed", least=0))
+
+    @property
+    def identity(self) -> str:
+        """What features depend on."""
+        return repr(self)
+
+    def rank(self, kernel: Kernel, dimension: int) -> int:
+        """Return `2 count`."""
+        return 2 * self.count
+
+    def state(self, kernel: Kernel, dimension: int) -> State:
+        """Return frequencies and square roots of the variances."""
+        omega, variance = draw_frequencies(kernel, dimension, self.count, np.random.default_rng(self.seed))
+        return omega, jnp.sqrt(variance)
+
+    def rows(
+        self, state: State, indices: Indices, points: Float[Array, "d q"], table: Float[Array, "groups q"]
+    ) -> Float[Array, "q r"]:
+        """Return the cosines, then the sines."""
+        return _waves(state[0], state[1], indices, points, table, 0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class UserBasis(Basis):
+    """Functions of one's own, with derivatives by forward-mode autodiff: Bayesian linear regression on them.
+
+    The model's kernel has no part in it but for being compared with.
+
+    Parameters
+    ----------
+    function
+        A JAX function from a point of shape (d,) to the values of all functions, of shape (r,).
+    variances
+        Prior variances `λ` of their coefficients, positive, of shape (r,) or one number; one unless given.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, pilescore as ps
+    >>> cubic = ps.UserBasis(lambda p: jnp.array([1.0, p[0], p[0] ** 2, p[0] ** 3]), variances=10.0)
+    >>> cubic.rank(ps.RBF(1.0), dimension=1)
+    4
+    """
+
+    function: Callable[[Any], Any]
+    variances: Any = None
+
+    def __post_init__(self) -> None:
+        require(callable(self.function), "UserBasis function", self.function, "a function of one point")
+        given = as_array(1.0 if self.variances is None else self.variances, "UserBasis variances")
+        expected = "positive numbers, one or as many as there are functions"
+        require(given.ndim <= 1 and bool(np.all(given > 0)), "UserBasis variances", self.variances, expected)
+        object.__setattr__(self, "variances", given)
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """What features depend on: the variances, and the function as JAX sees it in up to six dimensions."""
+        known = hashlib.sha256(self.variances.tobytes())
+        for dimension in range(1, 7):
+            try:
+                seen = jax.make_jaxpr(self.function)(jnp.zeros(dimension))
+            except Exception:  # not a function of so many coordinates
+                known.update(b"none")
+                continue
+            known.update(str(seen).encode())
+            for constant in seen.consts:
+                known.update(np.asarray(constant).tobytes())
+        return f"UserBasis({known.hexdigest()})"
+
+    def rank(self, kernel: Kernel, dimension: int) -> int:
+        """Return the number of values of the function."""
+        where = "UserBasis function"
+        check_coordinates(self.function, np.zeros(dimension), where)
+        found = jax.eval_shape(lambda point: call(self.function, point, where), jnp.zeros(dimension))
+        shape = getattr(found, "shape", None)
+        expected = "a function from a point of shape (d,) to an array of shape (r,)"
+        require(shape is not None and len(shape) == 1 and shape[0] > 0, where, found, expected)
+        count = int(found.shape[0])
+        good = self.variances.ndim == 0 or len(self.variances) == count
+        require(good, "UserBasis variances", self.variances, f"one number, or {count}, one for each function")
+        return count
+
+    def state(self, kernel: Kernel, dimension: int) -> State:
+        """Return nothing: no number of the kernel's matters."""
+        return ()
+
+    def rows(
+        self, state: State, indices: Indices, points: Float[Array, "d q"], table: Float[Array, "groups q"]
+    ) -> Float[Array, "q r"]:
+        """Return the functions' derivatives by autodiff."""
+
+        def one(point: Array, coefficients: Array) -> Array:
+            sums = [sum(_jet(self.function, alpha)(point) for alpha in group) for group in indices]
+            return coefficients @ jnp.stack(sums)
+
+        return jax.vmap(one, (1, 1))(points, table) * np.sqrt(self.variances)
+
+
+def _jet(function: Callable[[Array], Array], alpha: MultiIndex) -> Callable[[Array], Array]:
+    """Return `∂^α` of a function."""
+    for axis in itertools.chain.from_iterable([axis] * order for axis, order in enumerate(alpha)):
+        function = functools.partial(_directional, function, axis)
+    return function
+
+
+def _directional(function: Callable[[Array], Array], axis: int, point: Array) -> Array:
+    return jax.jvp(function, (point,), (jnp.zeros_like(point).at[axis].set(1.0),))[1]
+
+
+def _waves(
+    omega: Float[Array, "m d"],
+    amplitude: Float[Array, " m"],
+    indices: Indices,
+    points: Float[Array, "d q"],
+    table: Float[Array, "groups q"],
+    first_sine: int,
+) -> Float[Array, "q r"]:
+    """Return `Σ_α c_α ∂^α` of `a cos(ω·x)` and, from some frequency on, of `a sin(ω·x)`.
+
+    `∂^α cos(ω·x) = ω^α cos(ω·x + |α|π/2)`: even orders keep cosines, odd ones make sines of them.
+    """
+    even, odd = [], []
+    for group in indices:
+        parts: list[Array | float] = [0.0, 0.0]
+        for alpha in group:
+            power = jnp.ones(len(omega))
+            for axis, order in enumerate(alpha):
+                power = power * omega[:, axis] ** order if order else power
+            parts[sum(alpha) % 2] += -power if sum(alpha) % 4 >= 2 else power
+        even.append(jnp.broadcast_to(parts[0], len(omega)))
+        odd.append(jnp.broadcast_to(parts[1], len(omega)))
+    phase = points.T @ omega.T
+    cosine, sine = jnp.cos(phase), jnp.sin(phase)
+    kept, turned = (table.T @ (amplitude * jnp.stack(each)) for each in (even, odd))
+    return jnp.concatenate([kept * cosine - turned * sine, (kept * sine + turned * cosine)[:, first_sine:]], axis=1)
+
+
+def _sine(phase: Array, order: int) -> Array:
+    """Return the derivative of the sine of some order."""
+    value = jnp.cos(phase) if order % 2 else jnp.sin(phase)
+    return -value if order % 4 >= 2 else value
