@@ -157,7 +157,7 @@ def test_bad_input_is_refused_before_anything_is_scored(monkeypatch):
         "of at least one hyperparameter of 'b'": lambda: ps.search(pair, {"rho": (1e-3, 1.0)}),
         "candidate 'b': starts: gamma = 1 is outside": lambda: ps.search(pair, {"gamma": (1e-3, 0.1)}),
         "Did you mean 'gamma'": lambda: ps.search(pair, {"gama": (1, 2)}),
-        "tol: expected options of minimize: given_physics, hess": lambda: ps.search(pair, wide, tol=-1.0),
+        "tol: expected options of minimize: client, given_physics, hess": lambda: ps.search(pair, wide, tol=-1.0),
         "candidate 'a': tolerance: ": lambda: ps.search(pair, wide, tolerance=-1.0),
         "candidate 'RBF': starts: gamma = 0.005": lambda: ps.search_kernels(GOOD, [ps.RBF], {"gamma": (1, 2)}),
         "made by ps.impose": lambda: ps.search_equations(GOOD, {"a": 3.0}, OVER),

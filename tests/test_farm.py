@@ -401,13 +401,14 @@ def test_commands_hand_the_client_on(client, tmp_path, monkeypatch, capsys):
         raise ps.InputError("seen")
 
     def run(*arguments):
-        given.append(arguments[-1].scheduler.address)
+        given.append(arguments[-2].scheduler.address)
+        assert arguments[-1] == "auto"
         raise ps.InputError("seen")
 
     monkeypatch.setattr(selections, "select", select)
     monkeypatch.setattr(study, "run", run)
     address = client.scheduler.address
-    for words in (["select", str(problem(tmp_path))], ["study", "poisson", "--quick"]):
+    for words in (["select", str(problem(tmp_path))], ["study", "poisson", "--solver", "auto"]):
         assert main([*words, "--out", str(tmp_path / "out"), "--cluster", address]) == 2
     assert given == [address, address]
     assert capsys.readouterr().err.count("seen") == 2
@@ -456,10 +457,14 @@ def test_a_tolerance_that_is_not_reached_is_recorded():
     assert found.lower.item() <= exact.pile.item() <= found.upper.item()
 
 
+def test_losses_are_there_with_every_solver():
+    exact, found = (sweep(closure(), {"gamma": [0.01, 0.1]}, losses=True, solver=s) for s in (None, LowRank(tol=1e-6)))
+    for name in ("data_loss", "physics_loss", "leave_one_out"):
+        np.testing.assert_allclose(found[name], exact[name], rtol=1e-5)
+
+
 def test_solvers_that_cannot_are_refused(client, as_a_user):
     grid = {"gamma": [0.01]}
-    with pytest.raises(ps.InputError, match="losses: needs solver='dense'"):
-        sweep(closure(), grid, losses=True, solver=LowRank())
     with pytest.raises(ps.InputError, match="solver: expected"):
         sweep(closure(), grid, solver="dence")
     with pytest.raises(ps.InputError, match="same solver"):

@@ -107,3 +107,16 @@ def test_problem_in_the_readme(tmp_path):
     (tmp_path / "rod" / "shorter.toml").write_text(text, encoding="utf-8")
     short, whole = (ps.load_problem(tmp_path / "rod" / name) for name in ("shorter.toml", "problem.toml"))
     assert float(ps.pile(short.model)) == float(ps.pile(whole.model))
+
+
+def test_page_on_large_problems():
+    page = (DOCS / "scale.md").read_text(encoding="utf-8")
+    line = np.linspace(-1, 1, 40)
+    at = np.stack([line, np.cos(3 * line)], axis=1)
+    model = ps.Model(ps.RBF(bandwidth=0.5), data=ps.observe(ps.identity, np.sin(3 * line), at=at), gamma=1e-2)
+    names: dict[str, object] = {"ps": ps, "model": model, "over": {"kernel.bandwidth": (0.1, 2.0)}}
+    blocks = [block for block in re.findall(r"```python\n(.*?)```", page, flags=re.S) if "tcp://" not in block]
+    assert len(blocks) == 3
+    for block in blocks:
+        exec(compile(block, "scale.md", "exec"), names)
+    assert names["best"].converged

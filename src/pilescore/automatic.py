@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import math
+import multiprocessing
 
 import psutil
 
@@ -77,13 +78,14 @@ class Auto(Solver):
             n = covariance.size
             if _fits(n):
                 solver, why = Dense(), f"low rank did not reach a width of {self.tol:.0e}, and {8e-9 * n**2:.3g} GB fit"
-            elif importlib.util.find_spec("distributed") is not None:
+            elif importlib.util.find_spec("distributed") is not None and not multiprocessing.current_process().daemon:
                 solver = Distributed()
                 why = f"low rank did not reach a width of {self.tol:.0e}, and {8e-9 * n**2:.3g} GB do not fit at once"
             else:
                 raise MemoryLimitError(
                     f"{failure} Of these, dense does not fit here ({8e-9 * n**2:.3g} GB of "
-                    f"{psutil.virtual_memory().available / 1e9:.3g} GB), and tiles need pip install 'pilescore[scale]'."
+                    f"{psutil.virtual_memory().available / 1e9:.3g} GB), and tiles need pip install 'pilescore[scale]' "
+                    "and a process that may start others."
                 ) from failure
             found = solver.factor(covariance)
         found.account = f"auto: {why}; {found.account}"

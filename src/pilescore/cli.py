@@ -18,6 +18,11 @@ from .folders import FIGURES, REPORT, RESULTS, SUMMARY, Folder
 from .problem_commands import CLUSTER, COMMANDS
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+SOLVER = click.option(
+    "--solver",
+    type=click.Choice(["auto", "dense", "low_rank"]),
+    help="How covariances are solved; dense unless given. Scores of low_rank are midpoints of proved intervals.",
+)
 RESUMABLE = ("study", "select", "suite")
 
 EPILOG = """\b
@@ -62,9 +67,9 @@ def study() -> None:
 
 
 def common(
-    name: str, quick: str, full: str, of: str = "Noise seeds", cluster: bool = True
+    name: str, quick: str, full: str, of: str = "Noise seeds", cluster: bool = True, solver: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator with the options of every study, and of those whose scores a cluster can compute."""
+    """Return a decorator with the options of every study; some take a cluster for their scores, and a solver."""
     options = [
         click.option("--out", type=click.Path(path_type=Path), default=Path(f"pilescore-{name}"), show_default=True,
                      metavar="DIR", help="Where to write."),
@@ -75,6 +80,7 @@ def common(
         click.option("--overwrite", is_flag=True, help="Replace the study in DIR; other files there are left alone."),
     ]  # fmt: skip
     options += [CLUSTER] if cluster else []
+    options += [SOLVER] if solver else []
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         for option in reversed(options):
@@ -85,7 +91,7 @@ def common(
 
 
 @study.command()
-@common("poisson", quick="3", full="10")
+@common("poisson", quick="3", full="10", solver=True)
 def poisson(seeds: int | None, quick: bool, **options: Any) -> None:
     """Choose the bandwidth, and the weights of data and of physics.
 
@@ -99,7 +105,7 @@ def poisson(seeds: int | None, quick: bool, **options: Any) -> None:
 
 
 @study.command()
-@common("convection", quick="1", full="5")
+@common("convection", quick="1", full="5", solver=True)
 @click.option("--beta", type=float, default=30.0, show_default=True, help="The speed of the wave.")
 def convection(seeds: int | None, quick: bool, beta: float, **options: Any) -> None:
     """See that no bandwidth works, and find the kernel that does.
@@ -165,14 +171,21 @@ def _seeds(seeds: int | None) -> dict[str, Any]:
 
 
 def _run(
-    study: Any, settings: Any, out: Path, as_json: bool, resume: bool, overwrite: bool, cluster: str | None = None
+    study: Any,
+    settings: Any,
+    out: Path,
+    as_json: bool,
+    resume: bool,
+    overwrite: bool,
+    cluster: str | None = None,
+    solver: str | None = None,
 ) -> None:
     from .studies.study import kept_settings, run
     from .studies.words import shown
 
-    kept = Folder(out, kept_settings(study, settings), resume=resume, overwrite=overwrite)
+    kept = Folder(out, kept_settings(study, settings, solver), resume=resume, overwrite=overwrite)
     with connected(cluster) as client, kept.entered() as folder:
-        summary, report = run(study, settings, folder, lambda text: click.echo(text, err=True), client)
+        summary, report = run(study, settings, folder, lambda text: click.echo(text, err=True), client, solver)
     if as_json:
         click.echo(json.dumps(summary, indent=1, ensure_ascii=False))
         return

@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .errors import require
-from .linalg import threads
+from .linalg import Solver, threads
+from .methods import with_solver
 from .model import Model
 from .observations import Observation
 from .system import System, solve
@@ -32,7 +33,7 @@ class Losses:
         return f"Losses(data={self.data:.4g}, physics={self.physics:.4g}, leave_one_out={self.leave_one_out:.4g})"
 
 
-def losses(model: Model) -> Losses:
+def losses(model: Model, *, solver: Solver | str | None = None) -> Losses:
     """Return the training losses of a model and its leave-one-out loss, by one factorisation.
 
     With `C = ηQ + S` and `α = C⁻¹ỹ`, the residuals of the posterior mean are `ỹ − ηQα = Sα`, and that of a value
@@ -43,6 +44,13 @@ def losses(model: Model) -> Losses:
     no noise. A residual of physics counts with the weight of its node in the quadrature rule, also where `impose` was
     given a `noise`. Functionals have no nodes: they count with `w` of their noise variance `ρ/2w`, which is
     `1/noise²` where a noise was given.
+
+    Parameters
+    ----------
+    model
+        The model.
+    solver
+        As for `pile`.
 
     Examples
     --------
@@ -62,7 +70,7 @@ def losses(model: Model) -> Losses:
     True
     """
     require(isinstance(model, Model), "model", model, "a ps.Model")
-    system = solve(model)
+    system = solve(with_solver(model, solver))
     system.warn_if_imprecise(stacklevel=3)
     return system_losses(system, left_out_variances(system))
 
@@ -79,20 +87,19 @@ def left_out_variances(system: System) -> Float[np.ndarray, " n"]:
             part = rows[start : start + COLUMNS]
             columns = np.zeros((len(system.values), len(part)), order="F")
             columns[part, np.arange(len(part))] = 1.0
-            half = system.factor.half_solve(columns)
-            inverse[start : start + COLUMNS] = np.einsum("ij,ij->j", half, half)
+            inverse[start : start + COLUMNS] = system.factored.reduced_diagonal(columns)
     return 1.0 / inverse
 
 
 def left_out_residuals(system: System, variances: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     """Return `y_i − L_i f̂₋ᵢ` of the data, in the order of `model.data`; `variances` are the left-out ones."""
-    return system.alpha[_data_rows(system)] * variances
+    return system.factored.precise_alpha[_data_rows(system)] * variances
 
 
 def system_losses(system: System, variances: Float[np.ndarray, " n"]) -> Losses:
     """Return the losses of a solved model whose left-out variances are known."""
     residuals = np.empty(len(system.alpha))
-    residuals[system.rows.order] = system.noise * system.alpha
+    residuals[system.rows.order] = system.noise * system.factored.precise_alpha
     data, physics = np.split(residuals, [len(variances)])
     weights = quadrature_weights(system.model)
     return Losses(

@@ -43,6 +43,8 @@ class Model(eqx.Module):
     gamma, rho, eta
         The temperatures. A block may have one of its own. The noise variance of a datum is `γ/2`, that of a
         physics node of weight `w` is `ρ/2w`.
+    solver
+        How its covariance is solved; dense unless given. Functions with a `solver` set it, and what they return has it.
 
     Examples
     --------
@@ -69,7 +71,7 @@ class Model(eqx.Module):
     rho: Float[np.ndarray, ""]
     eta: Float[np.ndarray, ""]
     solver: Solver | None = eqx.field(static=True, default=None)
-    """How its covariance is solved, where a function was told by `solver=`; None is dense."""
+    """How its covariance is solved; None is dense."""
 
     def __init__(
         self,
@@ -79,10 +81,14 @@ class Model(eqx.Module):
         gamma: Any = 1.0,
         rho: Any = 1.0,
         eta: Any = 1.0,
+        solver: Solver | None = None,
     ) -> None:
         require(isinstance(kernel, Kernel), "kernel", kernel, "a kernel such as ps.RBF(bandwidth=0.5)")
         self.kernel = kernel
-        self.solver = None
+        require(
+            solver is None or isinstance(solver, Solver), "solver", solver, "a solver such as ps.LowRank(), or None"
+        )
+        self.solver = solver
         self.data = _blocks(data, "data", "observe")
         self.physics = _blocks(physics, "physics", "impose")
         self.gamma, self.rho, self.eta = (

@@ -121,10 +121,6 @@ def sweep(
     check_given(models[0], given_physics)
     require(isinstance(losses, bool), "losses", losses, "True or False")
     method = solver_of(models[0]).identity
-    if losses and method != "dense":
-        raise InputError(
-            f"losses: needs solver='dense', because leave-one-out needs the whole inverse; the solver is {method!r}"
-        )
     if client is not None:
         refuse_nested(checked_client(client), solver_of(models[0]))
     axes = as_grid(models[0], grid)
@@ -265,7 +261,9 @@ def _solved(models: list[Model], wanted: Wanted, trail: Trail) -> Iterator[dict[
         yield from (_failed(failure) for _ in models)
         return
     systems = [first.with_values(model) for model in models]
-    alphas = np.stack([system.alpha for system in systems], axis=1)
+    alphas = np.empty((first.alpha.size, 0))
+    if wanted.known is not None:
+        alphas = np.stack([system.factored.precise_alpha for system in systems], axis=1)
     shared: dict[tuple[str, int], np.ndarray] = {}
     left_out = left_out_variances(first) if wanted.losses else None
     for place, system in enumerate(systems):

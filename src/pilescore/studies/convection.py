@@ -236,11 +236,13 @@ def _lowest(values: xr.DataArray, beta: float, equation: ps.Observation, bench: 
     step = float(values["theta"][1] - values["theta"][0])
     half = len(values["theta"]) // 2
     shifted = np.abs(values.values[half:] - values.values[: len(values["theta"]) - half]).max() / float(values.max())
-    there = ps.data_free_pile(ps.AnisotropicRBF(theta=theta, s=s), equation, rho=1.0)
-    image = ps.data_free_pile(ps.AnisotropicRBF(theta=theta + math.pi / 2, s=1 / s), equation, rho=1.0)
+    there, image = (
+        ps.data_free_pile(ps.AnisotropicRBF(theta=angle, s=stretch), equation, rho=1.0, solver=bench.solver)
+        for angle, stretch in ((theta, s), (theta + math.pi / 2, 1 / s))
+    )
     family = ps.Model(ps.AnisotropicRBF(theta=theta, s=s), physics=equation, rho=1.0)
     bounds = {"kernel.theta": (theta - step, theta + step), "kernel.s": (0.5, 1.5)}
-    refined = ps.minimize(family, bounds, client=bench.client, progress=False)
+    refined = ps.minimize(family, bounds, client=bench.client, solver=bench.solver, progress=False)
     return {
         "beta": beta,
         "arctan_beta": math.atan(beta),

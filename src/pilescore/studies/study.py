@@ -39,13 +39,16 @@ class Workbench:
     """Tells the user what is being done."""
     client: Any = None
     """A `dask.distributed.Client` whose workers compute the scores."""
+    solver: str | None = None
+    """The solver of sweeps, minimisations and posteriors; None is dense."""
 
     def sweep(self, name: str, model: Any, grid: Mapping[str, Any], **options: Any) -> xr.Dataset:
         """Return a sweep that is kept, or end if it was interrupted."""
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", "interrupted", UserWarning)
-                return ps.sweep(model, grid, client=self.client, save=self.folder.save(name), **options)
+                same: Any = {"client": self.client, "solver": self.solver, "save": self.folder.save(name)}
+                return ps.sweep(model, grid, **same, **options)
         except UserWarning as warning:
             if not str(warning).startswith("interrupted"):
                 raise
@@ -57,7 +60,7 @@ class Workbench:
         def compute() -> xr.Dataset:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ps.PrecisionWarning)  # kept as the rounding error of the score
-                best = ps.minimize(model, over, starts=[start], client=self.client)
+                best = ps.minimize(model, over, starts=[start], client=self.client, solver=self.solver)
             if best.ending == "interrupted":
                 raise KeyboardInterrupt
             return described(best)
@@ -65,9 +68,10 @@ class Workbench:
         return self.folder.part(name, compute)
 
 
-def kept_settings(study: Study, settings: Any) -> dict[str, Any]:
+def kept_settings(study: Study, settings: Any, solver: str | None = None) -> dict[str, Any]:
     """Return all that the results depend on, for the folder."""
-    return {"study": study.name, "pilescore": ps.__version__, **dataclasses.asdict(settings)}
+    named = {} if solver is None else {"solver": solver}
+    return {"study": study.name, "pilescore": ps.__version__, **dataclasses.asdict(settings), **named}
 
 
 def described(best: ps.Minimum) -> xr.Dataset:
@@ -85,13 +89,18 @@ def described(best: ps.Minimum) -> xr.Dataset:
 
 
 def run(
-    study: Study, settings: Any, folder: Folder, say: Callable[[str], None], client: Any = None
+    study: Study,
+    settings: Any,
+    folder: Folder,
+    say: Callable[[str], None],
+    client: Any = None,
+    solver: str | None = None,
 ) -> tuple[dict[str, Any], Report]:
     """Compute what is missing, write the results, draw them from the files; return the summary and the report."""
     from pilescore.report import write_report  # matplotlib and plotly take a while to import
 
     if not folder.finished:
-        results, numbers = study.compute(settings, Workbench(folder, say, client))
+        results, numbers = study.compute(settings, Workbench(folder, say, client, solver))
         versions = {name: importlib.metadata.version(name) for name in PACKAGES} | {"python": platform.python_version()}
         summary = {"study": study.name, "settings": folder.settings, "versions": versions, **numbers}
         summary["seeds"] = list(range(settings.seeds))
