@@ -123,8 +123,8 @@ class LowRank(Solver):
             )
         return ToleranceError(
             f"the interval on PILE is {upper - lower:.1e} wide, from {lower:.6g} to {upper:.6g}, and not "
-            f"{self.tol:.1e}: {why}; or use solver='dense' ({8e-9 * n**2:.3g} GB), ps.Distributed(), a smoother kernel, "
-            "or a longer bandwidth.",
+            f"{self.tol:.1e}: {why}; or use solver='dense' ({8e-9 * n**2:.3g} GB), ps.Distributed(), a smoother "
+            "kernel, or a longer bandwidth.",
             lower,
             upper,
         )
