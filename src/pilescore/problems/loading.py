@@ -366,7 +366,8 @@ def _is_given(set_up: Setting) -> bool:
 
 
 def _model(kernel: Any, set_up: Setting, operators: Sequence[str], ground: Ground) -> Model:
-    model = Model(kernel, set_up.data, set_up.physics, **set_up.temperatures)
+    temperatures: dict[str, Any] = dict(set_up.temperatures)
+    model = Model(kernel, set_up.data, set_up.physics, **temperatures)
     for text in operators:
         indices = ground.language.operator(text).indices(ground.box.dimension)
         check_bears(kernel, indices, f"the prediction {text!r}")
