@@ -21,6 +21,7 @@ import importlib.metadata
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -622,6 +623,7 @@ def main() -> None:
         name, *given = json.loads(options.cell)
         print(json.dumps(CELLS[name](*given)))
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a cell ends with us
     for part in options.part:
         if part == "growth":
             figure = Path(tempfile.mkdtemp()) / "scale.png" if options.smoke else options.figure
