@@ -6,7 +6,7 @@ of a fixed size. Each cell runs in a process of its own, whose peak memory is th
     python benchmarks/scale.py                            # all parts, about an hour
     python benchmarks/scale.py --part certified growth    # some of them
     python benchmarks/scale.py --smoke                    # everything but the peers, tiny
-    python benchmarks/scale.py --part peers --peers-python /tmp/peers/bin/python
+    python benchmarks/scale.py --part peers --peers-python PATH
 
 The peers need gpytorch, imate and detkit, here or in another environment that has pilescore; those that are missing
 are skipped.
