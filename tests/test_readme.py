@@ -1,4 +1,4 @@
-"""The README's own examples run. Its first command is run by CI, which compares what it prints."""
+"""The examples of the README and of the site run. The README's first command is run by CI, which compares what it prints."""
 
 import dataclasses
 import doctest
@@ -10,6 +10,7 @@ import typing
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import pilescore as ps
 from pilescore import cli
@@ -38,44 +39,52 @@ def test_python_blocks():
     assert set(names["kernels"].table.index) == {"RBF", "Matern(3.5)"}
 
 
-def test_page_on_choosing():
-    page = (DOCS / "choosing.md").read_text(encoding="utf-8")
-    names: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", page, flags=re.S):
-        exec(compile(block, "choosing.md", "exec"), names)
-    assert names["best"].converged
+def executed(page, **names):
+    """Run the blocks of a page one after the other, and return its names."""
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.S)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "index.md",
+        "conventions.md",
+        "choosing.md",
+        "diagnosis.md",
+        *(f"how-to/{path.name}" for path in sorted((DOCS / "how-to").glob("*.md")) if path.name != "index.md"),
+    ],
+)
+def test_page_of_the_site(page):
+    executed(page)
+
+
+def test_thresholds_are_named_on_the_page_on_diagnosis():
+    page = (DOCS / "diagnosis.md").read_text(encoding="utf-8")
+    for field in dataclasses.fields(ps.Thresholds):
+        assert f"`{field.name}`" in page
 
 
 def test_page_on_nonlinear_equations():
-    page = (DOCS / "nonlinear.md").read_text(encoding="utf-8")
-    names: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", page, flags=re.S):
-        exec(compile(block, "nonlinear.md", "exec"), names)
+    names = executed("nonlinear.md")
     assert names["solved"].converged
     best = names["best"]
     assert abs(best.values["nu"] - 0.1) < 3 * best.standard_errors["nu"]
+    page = (DOCS / "nonlinear.md").read_text(encoding="utf-8")
     for status in typing.get_args(Status):
         assert f"`{status}`" in page
 
 
 def test_page_on_networks(capsys):
-    page = (DOCS / "networks.md").read_text(encoding="utf-8")
-    names: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", page, flags=re.S):
-        exec(compile(block, "networks.md", "exec"), names)
+    names = executed("networks.md")
     found = names["found"]
     assert found.misfit < 1e-3
     assert abs(found.mean([1.0])[0] - math.exp(-1)) < 0.02
     assert names["last"].parameters == 10
     assert "training loss" in capsys.readouterr().out
-
-
-def test_page_on_diagnosis():
-    page = (DOCS / "diagnosis.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
-    exec(compile(block, "diagnosis.md", "exec"), {})
-    for field in dataclasses.fields(ps.Thresholds):
-        assert f"`{field.name}`" in page
 
 
 def test_page_on_problem_files(tmp_path, monkeypatch):

@@ -1,0 +1,30 @@
+"""The order of the gallery, from a first model to measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ORDER = [
+    "first_ode",
+    "losses_disagree",
+    "bandwidth",
+    "weights",
+    "heat_coefficient",
+    "wrong_equation",
+    "cooling_water",
+    "mercury",
+    "kernel_before_data",
+    "failing_model",
+    "bad_sensor",
+    "burgers",
+    "score_a_pinn",
+    "large",
+]
+
+
+def place(script: str) -> int:
+    """Return where a script stands; one that is not in the list is a mistake."""
+    return ORDER.index(Path(script).stem)
+
+
+conf = {"within_subsection_order": lambda: place}

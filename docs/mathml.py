@@ -1,0 +1,21 @@
+"""A hook of MkDocs: LaTeX between dollars becomes MathML when the site is built, so that reading it needs no script."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+from latex2mathml.converter import convert
+
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+
+
+def on_page_content(page: str, **_: Any) -> str:
+    """Replace what arithmatex has marked."""
+    return FORMULA.sub(mathml, page)
+
+
+def mathml(found: re.Match[str]) -> str:
+    """Return the element for one formula: a block of its own for `$$…$$`."""
+    return convert(html.unescape(found[2]), display="block" if found[1] == "div" else "inline")
