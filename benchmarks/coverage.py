@@ -48,17 +48,20 @@ def main() -> int:
     seeds = range(1 if parser.parse_args().smoke else 20)
     truth = made().EXAMPLES[NAME].parameters
     scaled = []
+    print(f"| seed | {' | '.join(truth)} | errors in standard errors |\n|{'---|' * (len(truth) + 2)}")
     for seed in seeds:
         best = inferred(seed)
         row = [(best.values[name] - value) / best.standard_errors[name] for name, value in truth.items()]
-        shown = ", ".join(f"{name} {best.values[name]:.4g} ± {best.standard_errors[name]:.2g}" for name in truth)
-        print(f"seed {seed:2}: {shown}; errors in standard errors {row[0]:+.2f}, {row[1]:+.2f}", flush=True)
+        shown = " | ".join(f"{best.values[name]:.4g} ± {best.standard_errors[name]:.2g}" for name in truth)
+        print(f"| {seed} | {shown} | {row[0]:+.2f}, {row[1]:+.2f} |", flush=True)
         scaled.append(row)
     within = np.abs(scaled) < 2
     counts = dict(zip(truth, within.sum(axis=0).tolist(), strict=True))
     both = int(within.all(axis=1).sum())
-    print(f"within two standard errors: {counts}, both {both} of {len(scaled)} (normal errors: 0.91 of them)")
-    print(f"root mean square of the errors in standard errors: {np.sqrt(np.mean(np.square(scaled), axis=0)).round(2)}")
+    counted = ", ".join(f"{name} {count}" for name, count in counts.items())
+    print(f"\nWithin two standard errors: {counted}, both {both} of {len(scaled)} (normal errors: 0.91 of them).")
+    spread = ", ".join(f"{value:.2f}" for value in np.sqrt(np.mean(np.square(scaled), axis=0)))
+    print(f"Root mean square of the errors, in standard errors: {spread}.")
     return 0 if both >= 0.85 * len(scaled) or len(scaled) < 20 else 1
 
 

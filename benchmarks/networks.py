@@ -98,17 +98,16 @@ def measure(sizes: list[int], inside: int, sides: int, repeat: int) -> None:
     )
     bare = found["jacobian"] + found["eigh"]
     names = ("held", "streamed", "last layer")
-    ratios = " ".join(f"{found[name] / bare:>11.2f}" for name in names)
-    print(f"{n:>6} {p:>10} {found['jacobian'] / bare:>16.2f} {found['eigh'] / bare:>6.2f} {ratios}")
+    ratios = " | ".join(f"{found[name] / bare:.2f}" for name in names)
+    print(f"| {n} | {p} | {found['jacobian'] / bare:.0%} | {ratios} | {LIMIT:g} |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--smoke", action="store_true", help="small sizes, to see that it runs")
     smoke = parser.parse_args().smoke
-    print(f"time over that of the bare Jacobian and the eigendecomposition; asked: at most {LIMIT:g}, Jacobian held")
-    columns = f"{'held':>11} {'streamed':>11} {'last layer':>11}"
-    print(f"{'rows':>6} {'parameters':>10} {'Jacobian is':>16} {'eigh':>6} {columns}")
+    print("| rows | parameters | of the two, the Jacobian is | held | streamed | last layer | at most (held) |")
+    print("|---|---|---|---|---|---|---|")
     if smoke:
         measure([2, 16, 16, 1], 60, 20, 2)
         return

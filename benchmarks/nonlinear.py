@@ -126,13 +126,15 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="small sizes, to see that it runs")
     smoke = parser.parse_args().smoke
     warnings.simplefilter("ignore", ps.PrecisionWarning)
-    print("workload | N | factorisations | a factorisation of the solve | aimed at | warm solve | solve and gradient")
+    print("| workload | N | factorisations | solve over them | at most | warm solve | with gradient |")
+    print("|---|---|---|---|---|---|---|")
     for name, make in WORKLOADS.items():
         model = make(100, 40) if smoke else make(1000, 200)
         solved, each, warm, gradient = measured(model, 1 if smoke else 7)
         print(
-            f"{name} | {model.size} | {solved.factorisations} | {each:.2f} | {LIMIT} | {warm:.1f} | {gradient:.1f}"
-            f"   ({solved.status})"
+            f"| {name}, {solved.status} | {model.size} | {solved.factorisations} | {each:.2f} | {LIMIT} | {warm:.1f} "
+            f"| {gradient:.1f} |",
+            flush=True,
         )
 
 

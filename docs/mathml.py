@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import re
+from html import unescape
 from typing import Any
 
 from latex2mathml.converter import convert
@@ -11,11 +11,11 @@ from latex2mathml.converter import convert
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
-def on_page_content(page: str, **_: Any) -> str:
+def on_page_content(html: str, **_: Any) -> str:
     """Replace what arithmatex has marked."""
-    return FORMULA.sub(mathml, page)
+    return FORMULA.sub(mathml, html)
 
 
 def mathml(found: re.Match[str]) -> str:
     """Return the element for one formula: a block of its own for `$$…$$`."""
-    return convert(html.unescape(found[2]), display="block" if found[1] == "div" else "inline")
+    return convert(unescape(found[2]), display="block" if found[1] == "div" else "inline")

@@ -127,5 +127,5 @@ assert missed["two bodies"] < 1 < min(missed["Newton"], missed["no law"])
 # uncertain themselves (a [problem file](../problems.md) adds that). And at 80 minutes the readings drop by 0.3 °C at
 # once, in every residual: somebody touched something.
 #
-# A law that is nonlinear in $u$ would be written as in [burgers.py](mkd_glr_burgers.md); the next measured example is
-# [mercury.py](mkd_glr_mercury.md).
+# A law that is nonlinear in $u$ would be written as in [burgers.py](burgers.md); the next measured example is
+# [mercury.py](mercury.md).

@@ -93,5 +93,5 @@ plt.show()
 #
 # **What it does not know.** The handbook's table is itself smoothed, so its errors are not only those of rounding,
 # and the vapour is taken for an ideal gas: of the deviations above believe the order of magnitude. Fixing a noise
-# that is too small makes every difference look certain; [bad_sensor.py](mkd_glr_bad_sensor.md) shows what a wrong
+# that is too small makes every difference look certain; [bad_sensor.py](bad_sensor.md) shows what a wrong
 # noise does.

@@ -1,0 +1,66 @@
+"""Run benchmarks and put the tables that they print into docs/benchmarks.md, between the marks of each.
+
+`python benchmarks/page.py evidence choosing` runs these two, and leaves the rest of the page as it is;
+`python benchmarks/page.py "scale --part certified"` runs a part. Further options go to the scripts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "benchmarks.md"
+LIBRARIES = ("jax", "numpy", "scipy")
+
+
+def block(name: str) -> re.Pattern[str]:
+    """Match what lies between the marks of a benchmark."""
+    return re.compile(rf"(?<=<!-- {re.escape(name)}: begin -->\n).*?(?=<!-- {re.escape(name)}: end -->)", re.DOTALL)
+
+
+def machine() -> str:
+    """Return the processor's name (Linux), cores and versions."""
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES)
+    return f"{os.cpu_count()} cores ({found[1] if found else platform.processor()}), {versions}"
+
+
+def printed(name: str, options: list[str]) -> str:
+    """Return the output of a benchmark, with what made it; it is shown as it comes."""
+    script, *given = name.split()
+    command = [sys.executable, str(HERE / f"{script}.py"), *given, *options]
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            print(line, end="", flush=True)
+            lines.append(line)
+    if running.returncode:
+        sys.exit(f"{name} ended with {running.returncode}; the page is as it was")
+    made = f"`python benchmarks/{' '.join([f'{script}.py', *given])}`, {datetime.date.today()}: {machine()}"
+    return f"\n{''.join(lines).strip()}\n\n*Printed by {made}.*\n\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("benchmark", nargs="+", help="a script, without .py, and its options, in quotes")
+    names, options = parser.parse_known_args()
+    page = PAGE.read_text(encoding="utf-8")
+    if missing := [name for name in names.benchmark if not block(name).search(page)]:
+        sys.exit(f"no marks in {PAGE.name} for {', '.join(map(repr, missing))}")
+    for name in names.benchmark:
+        text = printed(name, options)
+        page = block(name).sub(lambda _, text=text: text, PAGE.read_text(encoding="utf-8"))
+        PAGE.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""An extension of griffe: what kernels and other Equinox modules take, which it cannot read off their source."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import equinox
+import griffe
+
+import pilescore
+
+
+class ModuleSignatures(griffe.Extension):
+    """Gives every public Equinox module the `__init__` that it has when running, with the annotations of its fields."""
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Look at the public names of the package."""
+        if pkg.path != "pilescore":
+            return
+        for name in pilescore.__all__:
+            found = getattr(pilescore, name)
+            if not (inspect.isclass(found) and issubclass(found, equinox.Module)):
+                continue
+            documented = pkg[name.rpartition(".")[2]]
+            target = documented.final_target if documented.is_alias else documented
+            if "__init__" not in target.members:
+                target.set_member("__init__", _initialiser(found, target))
+
+
+def _initialiser(found: type, target: griffe.Class) -> griffe.Function:
+    parameters = [griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)]
+    for parameter in inspect.signature(found).parameters.values():
+        field = target.all_members.get(parameter.name)
+        parameters.append(
+            griffe.Parameter(
+                parameter.name,
+                annotation=getattr(field, "annotation", None),
+                kind=griffe.ParameterKind[parameter.kind.name.lower()],
+                default=None if parameter.default is parameter.empty else repr(parameter.default),
+            )
+        )
+    return griffe.Function("__init__", parameters=griffe.Parameters(*parameters), parent=target)
