@@ -159,12 +159,6 @@ def test_failures_have_an_exit_code_of_their_own(monkeypatch, tmp_path, capsys):
     assert said.endswith(f"{tmp_path}/out --resume\n")
 
 
-def test_importing_the_library_does_not_import_what_draws():
-    heavy = "{'matplotlib', 'plotly', 'jinja2', 'click', 'playwright'}"
-    code = f"import sys, pilescore; sys.exit(str({heavy} & set(sys.modules)) if {heavy} & set(sys.modules) else 0)"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 @pytest.mark.parametrize(
     "summary", ['{"settings": {}, "figures": ["fits"]}', "a poem", '{"figures": 3}', '{"settings": 1}']
 )

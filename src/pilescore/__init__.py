@@ -4,7 +4,9 @@ Importing this package turns on JAX's float64 mode for the whole process: a log 
 digits left.
 """
 
+from importlib import import_module as _import_module
 from importlib.metadata import version as _version
+from typing import TYPE_CHECKING
 
 import jax as _jax
 
@@ -14,11 +16,7 @@ from .accuracy import Accuracy, Risk, accuracy
 from .automatic import Auto
 from .bases import Basis, FourierBasis, HilbertBasis, RandomFourierBasis, UserBasis
 from .calculus import divergence, gradient, laplacian, normal_derivative
-from .choosing import Search, search, search_equations, search_kernels
-from .comparison import compare
 from .conditions import cauchy, dirichlet, neumann, periodic, robin
-from .descent import Curvature, Run
-from .diagnosis import diagnose
 from .domains import Box, Nodes, Region, Slice, Union, nodes
 from .errors import (
     ClusterError,
@@ -37,16 +35,6 @@ from .errors import (
     TrainingPointsWarning,
 )
 from .features import Features
-from .findings import Diagnosis, Finding, Thresholds
-from .fredholm import (
-    DataFreePile,
-    FredholmDeterminant,
-    calibrated_rho,
-    data_free_landscape,
-    data_free_pile,
-    fredholm_logdet,
-)
-from .jax_networks import network_pile
 from .kernels import (
     RBF,
     AnisotropicRBF,
@@ -67,17 +55,14 @@ from .kernels import (
     spectral_mixture,
 )
 from .kronecker import Kronecker
-from .linalg import Bounds, Dense, Estimate, Solver
+from .linalg import Dense
 from .low_rank import LowRank
-from .minimum import Minimum, minimize
 from .misfit import Losses, losses
 from .model import Model
-from .networks import NetworkPile, network_pile_from_jacobian
 from .nonlinear import Nonlinear
 from .observations import Functional, Observation, difference, impose, integral, observe, stack
 from .operators import Operator, field, identity, parameter, partials
 from .posterior import Posterior, posterior
-from .problems import Problem, load_problem
 from .quadrature import (
     Chebyshev,
     ClenshawCurtis,
@@ -89,12 +74,70 @@ from .quadrature import (
     Tensor,
 )
 from .score import Pile, pile, pile_and_gradient, pile_many
-from .selections import Selection, load_selection, select
 from .shapes import Annulus, Ball, Disk, Sphere, Triangulation
-from .solving import Solved, solve_nonlinear
-from .sweeps import sweep
+from .solvers import Bounds, Estimate, Solver
 from .system import estimate
 from .tiled import Distributed
+
+# Models and their scores are imported at once. What searches, compares and reads files is imported when a name of it
+# is first asked for (PEP 562): it needs pandas, xarray, pydantic and scipy.optimize, and `import pilescore` would take
+# twice as long. Type checkers read the imports, Python the table; tests/test_imports.py compares them. A name that is
+# also a module's, such as `accuracy`, cannot be among them: importing the module sets the name.
+if TYPE_CHECKING:
+    from .choosing import Search, search, search_equations, search_kernels
+    from .comparison import compare
+    from .descent import Curvature, Run
+    from .diagnosis import diagnose
+    from .findings import Diagnosis, Finding, Thresholds
+    from .fredholm import (
+        DataFreePile,
+        FredholmDeterminant,
+        calibrated_rho,
+        data_free_landscape,
+        data_free_pile,
+        fredholm_logdet,
+    )
+    from .jax_networks import network_pile
+    from .minimum import Minimum, minimize
+    from .networks import NetworkPile, network_pile_from_jacobian
+    from .problems import Problem, load_problem
+    from .selections import Selection, load_selection, select
+    from .solving import Solved, solve_nonlinear
+    from .sweeps import sweep
+else:
+    _LATER = {
+        "choosing": ("Search", "search", "search_equations", "search_kernels"),
+        "comparison": ("compare",),
+        "descent": ("Curvature", "Run"),
+        "diagnosis": ("diagnose",),
+        "findings": ("Diagnosis", "Finding", "Thresholds"),
+        "fredholm": (
+            "DataFreePile",
+            "FredholmDeterminant",
+            "calibrated_rho",
+            "data_free_landscape",
+            "data_free_pile",
+            "fredholm_logdet",
+        ),
+        "jax_networks": ("network_pile",),
+        "minimum": ("Minimum", "minimize"),
+        "networks": ("NetworkPile", "network_pile_from_jacobian"),
+        "problems": ("Problem", "load_problem"),
+        "selections": ("Selection", "load_selection", "select"),
+        "solving": ("Solved", "solve_nonlinear"),
+        "sweeps": ("sweep",),
+    }
+
+    def __getattr__(name):
+        for module, names in _LATER.items():
+            if name in names:
+                found = globals()[name] = getattr(_import_module(f"{__name__}.{module}"), name)
+                return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__():
+        return sorted({*globals(), *__all__})
+
 
 __version__ = _version("pilescore")
 

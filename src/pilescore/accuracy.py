@@ -19,7 +19,20 @@ from .posterior import Posterior, posterior
 
 @dataclasses.dataclass(frozen=True)
 class Risk:
-    """The expected squared error `∫ E[(A f̂ − A f)²] / scale` of a posterior (PPL2-G), and errors of its mean."""
+    """The expected squared error `∫ E[(A f̂ − A f)²] / scale` of a posterior (PPL2-G), and errors of its mean.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, numpy as np, pilescore as ps
+    >>> x = np.linspace(0, 1, 8)
+    >>> model = ps.Model(ps.RBF(0.5), data=ps.observe(ps.identity, np.exp(x), at=x), gamma=0.02)
+    >>> nodes = ps.Box(x=(0, 1)).interior(ps.GaussLegendre(20))
+    >>> risk = ps.accuracy(model, lambda p: jnp.exp(p[0]), on=nodes).data
+    >>> round(risk.bias, 6), round(risk.variance, 6), round(risk.value, 6)
+    (0.000134, 0.001308, 0.001441)
+    >>> round(risk.relative_l2, 4), round(risk.relative_max, 4), round(risk.scale, 4)  # ∫ e²ˣ = (e² − 1)/2
+    (0.0116, 0.0237, 3.1945)
+    """
 
     value: float
     """`bias + variance`."""
@@ -37,10 +50,28 @@ class Risk:
 
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
-    """Errors of a model in the unknown (`data`) and in the operator of its equation (`physics`)."""
+    """Errors of a model in the unknown (`data`) and in the operator of its equation (`physics`).
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, numpy as np, pilescore as ps
+    >>> line = ps.Box(x=(0, 1))
+    >>> (dx,) = ps.partials(line)
+    >>> x = np.linspace(0, 1, 8)
+    >>> model = ps.Model(ps.RBF(0.5), data=ps.observe(ps.identity, np.exp(x), at=x), gamma=0.02)
+    >>> on = line.interior(ps.GaussLegendre(20))
+    >>> errors = ps.accuracy(model, lambda p: jnp.exp(p[0]), on=on, operator=dx)
+    >>> errors  # the derivative is harder to tell from data than the function
+    Accuracy(R_data=0.001441 (bias 0.000134, variance 0.00131), relative L2 error 0.0116;
+    R_phys=0.08459 (bias 0.0344, variance 0.0502), relative L2 error 0.185)
+    >>> errors.data.value < errors.physics.value
+    True
+    """
 
     data: Risk
+    """Of the unknown itself."""
     physics: Risk | None
+    """Of the operator of it; None where no operator was given."""
 
     def __repr__(self) -> str:
         def line(name: str, risk: Risk) -> str:

@@ -12,8 +12,9 @@ import psutil
 from .covariances import KernelCovariance
 from .errors import MemoryLimitError, ToleranceError, as_positive
 from .kronecker import Kronecker
-from .linalg import Covariance, Dense, Estimate, Factored, Solver
+from .linalg import Dense
 from .low_rank import LowRank
+from .solvers import Covariance, Estimate, Factored, Solver
 from .tiled import Distributed
 
 SMALL = 3000

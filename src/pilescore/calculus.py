@@ -25,6 +25,13 @@ class HasNormal(HasCoordinates, Protocol):
 def gradient(domain: HasCoordinates, over: Sequence[str] | None = None) -> tuple[Operator, ...]:
     """Return the components of the gradient, in all coordinates or in those named by `over`.
 
+    Parameters
+    ----------
+    domain
+        A region, or anything with the `names` of coordinates.
+    over
+        The names of the coordinates to take; all unless given.
+
     Examples
     --------
     >>> import pilescore as ps
@@ -40,6 +47,13 @@ def gradient(domain: HasCoordinates, over: Sequence[str] | None = None) -> tuple
 def laplacian(domain: HasCoordinates, over: Sequence[str] | None = None) -> Operator:
     """Return the Laplacian `Σ_i ∂²/∂x_i²`, in all coordinates or in those named by `over`.
 
+    Parameters
+    ----------
+    domain
+        A region, or anything with the `names` of coordinates.
+    over
+        The names of the coordinates to take; all unless given.
+
     Examples
     --------
     >>> import pilescore as ps
@@ -54,6 +68,15 @@ def laplacian(domain: HasCoordinates, over: Sequence[str] | None = None) -> Oper
 
 def divergence(domain: HasCoordinates, flux: Sequence[Any], over: Sequence[str] | None = None) -> Operator:
     """Return `Σ_i ∂_i ∘ F_i` for a flux with one operator for each coordinate (or each named by `over`).
+
+    Parameters
+    ----------
+    domain
+        A region, or anything with the `names` of coordinates.
+    flux
+        `F`: operators, numbers or functions of the point, one for each coordinate.
+    over
+        The names of the coordinates to take; all unless given.
 
     Examples
     --------
@@ -76,6 +99,11 @@ def normal_derivative(face: HasNormal) -> Operator:
     """Return the outward normal derivative `n·∇` on a face of a box, a circle or a sphere.
 
     On a circle or sphere the normal is the function `(x − c)/R`, so that powers of the operator differentiate it too.
+
+    Parameters
+    ----------
+    face
+        A region with a normal: `box.face(x=0)`, `disk.boundary`.
 
     Examples
     --------

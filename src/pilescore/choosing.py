@@ -23,12 +23,35 @@ from .space import space
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Search:
-    """What minimising over each of several candidates gave, best first."""
+    """What minimising over each of several candidates gave, best first.
+
+    Examples
+    --------
+    >>> import numpy as np, pilescore as ps
+    >>> line = ps.Box(x=(0, 1))
+    >>> (dx,) = ps.partials(line)
+    >>> x = np.linspace(0, 1, 12)
+    >>> model = ps.Model(
+    ...     kernel=ps.RBF(),
+    ...     data=ps.observe(ps.identity, np.sin(6 * x), at=x, noise=0.01),
+    ...     physics=ps.impose(dx**2 + 36 * ps.identity, 0.0, on=line.interior(ps.GaussLegendre(6)), noise=0.1),
+    ... )
+    >>> found = ps.search_kernels(model, [ps.RBF, ps.Matern(2.5), ps.Matern(0.5)])
+    >>> list(found.table.index), found.best_name
+    (['RBF', 'Matern(2.5)', 'Matern(0.5)'], 'RBF')
+    >>> found.best.converged, 0.1 < found.best.values["kernel.bandwidth"] < 1.0
+    (True, True)
+    >>> print(found.failures["Matern(0.5)"])
+    block 'physics.0': the operator ∂x² + 36 Id takes derivatives of order 2, but Matern(nu=0.5, bandwidth=1.) bears at
+    most 0 on each side. Kernels that would do: RBF, RationalQuadratic, Matern(nu=2.5), Matern(nu=3.5).
+    """
 
     table: pd.DataFrame
     """As of `compare`; candidates that failed come last, with the reason."""
     minima: Mapping[str, Minimum]
+    """By name, of the candidates that could be scored."""
     failures: Mapping[str, str]
+    """The reasons by name, of those that could not."""
 
     @property
     def best(self) -> Minimum:

@@ -12,7 +12,16 @@ from .operators import identity
 
 
 def dirichlet(value: Any, on: Nodes, **options: Any) -> Observation:
-    """Impose `f = value`. Options are those of `impose`. On the face at the first time it is an initial condition.
+    """Impose `f = value`; on the face at the first time it is an initial condition.
+
+    Parameters
+    ----------
+    value
+        A number, a function of the point, or an array with one value for each node.
+    on
+        Nodes and weights on the face, as `box.face(x=0)(ps.GaussLegendre(10))`.
+    options
+        Those of `impose`: `rho`, `noise`, `name`.
 
     Examples
     --------
@@ -25,7 +34,16 @@ def dirichlet(value: Any, on: Nodes, **options: Any) -> Observation:
 
 
 def neumann(value: Any, on: Nodes, **options: Any) -> Observation:
-    """Impose `∂f/∂n = value` on a face, with its outward normal. Options are those of `impose`.
+    """Impose `∂f/∂n = value` on a face, with its outward normal.
+
+    Parameters
+    ----------
+    value
+        A number, a function of the point, or an array with one value for each node.
+    on
+        Nodes and weights on the face, as `box.face(x=0)(ps.GaussLegendre(10))`.
+    options
+        Those of `impose`: `rho`, `noise`, `name`.
 
     Examples
     --------
@@ -38,7 +56,18 @@ def neumann(value: Any, on: Nodes, **options: Any) -> Observation:
 
 
 def robin(a: Any, b: Any, value: Any, on: Nodes, **options: Any) -> Observation:
-    """Impose `a f + b ∂f/∂n = value` on a face; `a` and `b` are numbers, parameters or functions of the point.
+    """Impose `a f + b ∂f/∂n = value` on a face, with its outward normal.
+
+    Parameters
+    ----------
+    a, b
+        Numbers, parameters or functions of the point.
+    value
+        A number, a function of the point, or an array with one value for each node.
+    on
+        Nodes and weights on the face, as `box.face(x=0)(ps.GaussLegendre(10))`.
+    options
+        Those of `impose`: `rho`, `noise`, `name`.
 
     Examples
     --------
@@ -52,6 +81,15 @@ def robin(a: Any, b: Any, value: Any, on: Nodes, **options: Any) -> Observation:
 
 def cauchy(value: Any, flux: Any, on: Nodes, **options: Any) -> list[Observation]:
     """Impose both `f = value` and `∂f/∂n = flux` on a face.
+
+    Parameters
+    ----------
+    value, flux
+        Numbers, functions of the point, or arrays with one value for each node.
+    on
+        Nodes and weights on the face, as `box.face(x=0)(ps.GaussLegendre(10))`.
+    options
+        Those of `impose`: `rho`, `noise`, `name`.
 
     Examples
     --------
@@ -72,6 +110,8 @@ def periodic(first: Nodes, second: Nodes, derivatives: int = 0, **options: Any) 
         Nodes of the two faces by one rule.
     derivatives
         How many derivatives agree besides the values.
+    options
+        Those of `impose`: `rho`, `noise`, `name`.
 
     Examples
     --------

@@ -20,7 +20,7 @@ from .gram import (
 )
 from .kernels import Kernel
 from .layouts import Layout, alone, taken
-from .linalg import Covariance, Tangent, Weights
+from .solvers import Covariance, Tangent, Weights
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -42,9 +42,26 @@ Ending = Literal["converged", "stalled", "out of evaluations", "interrupted", "f
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """What became of one start."""
+    """What became of one start.
+
+    Examples
+    --------
+    >>> import numpy as np, pilescore as ps
+    >>> x = np.linspace(0, 1, 12)
+    >>> model = ps.Model(ps.RBF(0.5), data=ps.observe(ps.identity, np.sin(6 * x), at=x), gamma=0.01)
+    >>> best = ps.minimize(model, over={"kernel.bandwidth": (0.01, 10.0)}, starts=3)
+    >>> for run in best.runs:
+    ...     start, end = (where["kernel.bandwidth"] for where in (run.start, run.end))
+    ...     print(f"{start:.2g} → {end:.2g}: {run.pile:.3f}, {run.ending}")
+    0.5 → 0.31: -0.678, converged
+    0.17 → 0.31: -0.678, converged
+    1.8 → 0.31: -0.678, converged
+    >>> bool(np.all(np.diff(best.runs[0].path["pile"]) < 0))  # every accepted step goes down
+    True
+    """
 
     start: Mapping[str, float]
+    """Where it began, by name."""
     end: Mapping[str, float]
     """The best point of this run; the start if nothing could be scored."""
     pile: float
@@ -52,10 +69,13 @@ class Run:
     path: Mapping[str, Float[np.ndarray, " k"]]
     """The accepted points, start first: one array for each hyperparameter, and `pile`."""
     evaluations: int
+    """Scores with gradients that were computed."""
     rejected: int
     """Trial points at which the score could not be computed; the step was shortened."""
     ending: Ending
+    """`converged`; `stalled`: no step goes down; `out of evaluations`; `interrupted`; or `failed`."""
     reason: str
+    """The ending in a sentence."""
 
     def __repr__(self) -> str:
         return f"Run(pile={self.pile:.6g}, evaluations={self.evaluations}, ending={self.ending!r})"
@@ -63,7 +83,22 @@ class Run:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curvature:
-    """The Hessian of the free energy `F = N·PILE/2` at the optimum, in the coordinates of the search."""
+    """The Hessian of the free energy `F = N·PILE/2` at the optimum, in the coordinates of the search.
+
+    Examples
+    --------
+    >>> import numpy as np, pilescore as ps
+    >>> x = np.linspace(0, 1, 20)
+    >>> noisy = np.sin(6 * x) + 0.1 * np.random.default_rng(0).standard_normal(20)
+    >>> model = ps.Model(ps.RBF(0.3), data=ps.observe(ps.identity, noisy, at=x), gamma=0.02)
+    >>> best = ps.minimize(model, over={"kernel.bandwidth": (0.05, 5.0), "gamma": (1e-4, 1.0)})
+    >>> curvature = best.curvature
+    >>> curvature.names, curvature.hessian.shape, len(curvature.flat)
+    (('kernel.bandwidth', 'gamma'), (2, 2), 0)
+    >>> relative = curvature.standard_errors["gamma"]  # of log γ, and so relative
+    >>> abs(best.standard_errors["gamma"] - relative * best.values["gamma"]) < 1e-12
+    True
+    """
 
     names: tuple[str, ...]
     """The hyperparameters that are not at a bound, one for each row."""

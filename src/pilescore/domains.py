@@ -31,8 +31,7 @@ _ROUNDING = 1e-9  # of the size of a region: points this near to it are in it
 class Nodes:
     """Points (m, d) with positive weights (m,): ∫ f ≈ Σ_i w_i f(x_i); `+` joins two sets of nodes.
 
-    `names` are the coordinates; `region` and `rule` are what the nodes were made from, where known. Make
-    nodes by applying a region to a rule, or with `nodes`.
+    Make nodes by applying a region to a rule, or with `nodes`.
 
     Examples
     --------
@@ -43,10 +42,15 @@ class Nodes:
     """
 
     points: Float[np.ndarray, "m d"]
+    """`x`."""
     weights: Float[np.ndarray, " m"]
+    """`w`."""
     names: tuple[str, ...]
+    """Of the coordinates."""
     region: Region | None = None
+    """What the points are in, where known."""
     rule: Rule | None = None
+    """What they were made by, where known."""
 
     def __post_init__(self) -> None:
         points, weights = as_points(self.points, "points"), as_array(self.weights, "weights")
@@ -71,7 +75,15 @@ class Nodes:
         return Nodes(points, weights, self.names, self.region | other.region, rule)
 
     def refined(self, factor: float | int = 2) -> Nodes:
-        """Return the nodes of the same region by a rule with about `factor` times the nodes on each axis."""
+        """Return the nodes of the same region by a rule with about `factor` times the nodes on each axis.
+
+        Examples
+        --------
+        >>> import pilescore as ps
+        >>> coarse = ps.Box(x=(0, 1), y=(0, 1)).interior(ps.GaussLegendre(5))
+        >>> len(coarse), len(coarse.refined(2))
+        (25, 100)
+        """
         if self.region is None or self.rule is None:
             raise InputError(
                 f"refined: {self!r} has no region and rule to refine: it is explicit points, or a sum by "
@@ -81,9 +93,16 @@ class Nodes:
 
 
 def nodes(points: Any, weights: Any = None, names: Sequence[str] | None = None) -> Nodes:
-    """Return explicit `points` (m, d), or (m,) on a line, with positive `weights` (m,), by default all 1/m.
+    """Return explicit points with weights: ∫ f ≈ Σ_i w_i f(x_i).
 
-    The coordinates are named x, y, z (x1 ... xd beyond three dimensions) unless `names` are given.
+    Parameters
+    ----------
+    points
+        Of shape (m, d), or (m,) on a line.
+    weights
+        Positive, of shape (m,); all 1/m unless given.
+    names
+        Of the coordinates; x, y, z (x1 ... xd beyond three dimensions) unless given.
 
     Examples
     --------
@@ -150,6 +169,11 @@ class Union(Region):
 
     A rule is applied to each region in turn, a sampled rule with an independent stream for each.
 
+    Parameters
+    ----------
+    regions
+        With the same names of coordinates; `a | b` is the same.
+
     Examples
     --------
     >>> import pilescore as ps
@@ -184,7 +208,12 @@ class Union(Region):
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class Box(Region):
-    """A product of intervals: for each named coordinate, in order, its lower and upper bound.
+    """A product of intervals with named coordinates.
+
+    Parameters
+    ----------
+    bounds
+        For each coordinate, in order, its name and `(lower, upper)`.
 
     Examples
     --------
@@ -237,7 +266,15 @@ class Box(Region):
         return self.names.index(name)
 
     def face(self, /, **bound: Any) -> Slice:
-        """Return the face on which one coordinate is at the given bound, with its outward normal."""
+        """Return the face on which one coordinate is at the given bound, with its outward normal.
+
+        Examples
+        --------
+        >>> import pilescore as ps
+        >>> right = ps.Box(x=(0, 1), y=(0, 2)).face(x=1)
+        >>> right.normal, right.measure
+        ((1.0, 0.0), 2.0)
+        """
         require(len(bound) == 1, "face", bound, "one coordinate at a bound, as face(x=1)")
         [(name, value)] = bound.items()
         axis, value = self.axis(name), _as_number(value, f"face {name}")
@@ -249,7 +286,14 @@ class Box(Region):
         return Slice(self, ((axis, end),), tuple(sign if i == axis else 0.0 for i in range(self.dimension)))
 
     def slice(self, /, **values: Any) -> Slice:
-        """Return the part of the box on which one or more coordinates have given values, without a normal."""
+        """Return the part of the box on which one or more coordinates have given values, without a normal.
+
+        Examples
+        --------
+        >>> import pilescore as ps
+        >>> ps.Box(t=(0, 1), x=(0, 2)).slice(t=0.5)(ps.GaussLegendre(1)).points
+        array([[0.5, 1. ]])
+        """
         require(len(values) > 0, "slice", values, "at least one coordinate, as slice(t=0.5)")
         fixed = {self.axis(name): _as_number(value, f"slice {name}") for name, value in values.items()}
         for i, value in fixed.items():
@@ -259,7 +303,14 @@ class Box(Region):
         return Slice(self, tuple(sorted(fixed.items())))
 
     def points(self, points: Any, weights: Any = None) -> Nodes:
-        """Return explicit points in the box; unless given, the weights are equal and sum to its measure."""
+        """Return explicit points in the box; unless given, the weights are equal and sum to its measure.
+
+        Examples
+        --------
+        >>> import pilescore as ps
+        >>> ps.Box(x=(0, 2)).points([0.5, 1.0, 1.5, 2.0]).weights
+        array([0.5, 0.5, 0.5, 0.5])
+        """
         points = as_points(points, "points")
         outside = np.flatnonzero(~self.contains(points))
         if outside.size:
@@ -286,6 +337,15 @@ class Slice(Region):
     """The part of a `box` with some axes `fixed` at values: made by `Box.face` and `Box.slice`.
 
     A rule with sizes for the whole box uses those of the free axes. One point has weight 1.
+
+    Parameters
+    ----------
+    box
+        The box.
+    fixed
+        Pairs of an axis, by its number, and its value.
+    normal
+        The outward unit normal of a face; None of a slice.
 
     Examples
     --------

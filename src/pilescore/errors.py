@@ -13,21 +13,76 @@ from jaxtyping import Float
 
 
 class PilescoreError(Exception):
-    """Base class of every error that pilescore raises on purpose."""
+    """Base class of every error that pilescore raises on purpose.
+
+    Examples
+    --------
+    Whatever is wrong with a candidate, go on with the next:
+
+    >>> import pilescore as ps
+    >>> line = ps.Box(x=(0, 1))
+    >>> (dx,) = ps.partials(line)
+    >>> bent = ps.impose(dx**2, 1.0, on=line.interior(ps.GaussLegendre(5)))
+    >>> for nu in (0.5, 2.5):
+    ...     try:
+    ...         print(nu, round(ps.pile(ps.Model(ps.Matern(nu), physics=bent)).value, 2))
+    ...     except ps.PilescoreError as error:
+    ...         print(nu, type(error).__name__)
+    0.5 SmoothnessError
+    2.5 5.17
+    """
 
 
 class InputError(PilescoreError, ValueError):
-    """An argument is not what was expected; the message names it, what it was and what would do."""
+    """An argument is not what was expected; the message names it, what it was and what would do.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> ps.RBF(bandwidth=-1.0)
+    Traceback (most recent call last):
+    ...
+    pilescore.errors.InputError: RBF bandwidth: expected a positive number or a vector of them, one for each
+    coordinate; got -1.0
+    >>> issubclass(ps.InputError, ValueError)
+    True
+    """
 
 
 @dataclasses.dataclass(frozen=True)
 class Mistake:
-    """One thing that is wrong in a file: what was found and expected, under which key, in which line of which file."""
+    """One thing that is wrong in a file: what was found and expected, under which key, in which line of which file.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, pilescore as ps
+    >>> text = '''
+    ... [domain]
+    ... x = [0, 1]
+    ... [[equation]]
+    ... equation = "dxx(v) = -1"
+    ... '''
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     path = pathlib.Path(directory, "problem.toml")
+    ...     _ = path.write_text(text)
+    ...     try:
+    ...         ps.load_problem(path)
+    ...     except ps.FileError as error:
+    ...         (mistake,) = error.mistakes
+    >>> mistake.file, mistake.line, mistake.key
+    ('problem.toml', 5, '[[equation]] 1: equation')
+    >>> mistake.text
+    "'v' at column 5: means nothing here. Known names: x, pi, e, u"
+    """
 
     text: str
+    """What was found and what was expected."""
     key: str = ""
+    """As one reads it: `[[equation]] 2: nodes`. Empty where it is about the file as a whole."""
     line: int | None = None
+    """Counted from 1; None where it is about the file as a whole."""
     file: str = ""
+    """Its name."""
 
     def __str__(self) -> str:
         line = "" if self.line is None else f":{self.line}" if self.file else f"line {self.line}"
@@ -35,7 +90,29 @@ class Mistake:
 
 
 class FileError(InputError):
-    """Everything that is wrong in a file that was to be read; the message has one line for each of the `mistakes`."""
+    """Everything that is wrong in a file that was to be read; the message has one line for each of the `mistakes`.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, pilescore as ps
+    >>> text = '''
+    ... [domain]
+    ... x = [0, 1]
+    ... [[equation]]
+    ... equation = "dxx(v) = -1"
+    ... noodes = 20
+    ... '''
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     path = pathlib.Path(directory, "problem.toml")
+    ...     _ = path.write_text(text)
+    ...     try:
+    ...         ps.load_problem(path)
+    ...     except ps.FileError as error:
+    ...         print(error)
+    problem.toml:5: [[equation]] 1: equation: 'v' at column 5: means nothing here. Known names: x, pi, e, u
+    problem.toml:6: [[equation]] 1: noodes: there is no key 'noodes' here; expected one of name, noise, rho, rule,
+    nodes, equation; did you mean 'nodes'?
+    """
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         super().__init__(tuple(mistakes))
@@ -46,23 +123,101 @@ class FileError(InputError):
 
 
 class SmoothnessError(InputError):
-    """An operator takes more derivatives than the kernel has."""
+    """An operator takes more derivatives than the kernel has.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> line = ps.Box(x=(0, 1))
+    >>> (dx,) = ps.partials(line)
+    >>> ps.Model(ps.Matern(1.5), physics=ps.impose(dx**2, 0.0, on=line.interior(ps.GaussLegendre(5))))
+    Traceback (most recent call last):
+    ...
+    pilescore.errors.SmoothnessError: block 'physics.0': the operator ∂x² takes derivatives of order 2, but
+    Matern(nu=1.5, bandwidth=1.) bears at most 1 on each side. Kernels that would do: RBF, RationalQuadratic,
+    Matern(nu=2.5), Matern(nu=3.5).
+    """
 
 
 class MemoryLimitError(PilescoreError, MemoryError):
-    """The matrices of a computation would not fit in the memory that is available."""
+    """The matrices of a computation would not fit in the memory that is available.
+
+    Examples
+    --------
+    It is raised before anything large is allocated:
+
+    >>> import numpy as np, pilescore as ps
+    >>> x = np.linspace(0, 1, 1_000_000)
+    >>> model = ps.Model(ps.RBF(0.1), data=ps.observe(ps.identity, np.sin(6 * x), at=x))
+    >>> ps.pile(model, solver="dense")
+    Traceback (most recent call last):
+    ...
+    pilescore.errors.MemoryLimitError: the covariance of N = 1000000 observations needs 8000.0 GB and ... GB are
+    available. Use at most about ... observations: fewer nodes in a rule, or thinned data.
+    """
 
 
 class NotPositiveDefiniteError(PilescoreError, np.linalg.LinAlgError):
-    """A covariance could not be factored; the message names the blocks involved and the remedies."""
+    """A covariance could not be factored; the message names the blocks involved and the remedies.
+
+    Nothing is ever added to the diagonal: the noise is the model's, and the remedies are the user's to choose.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> twice = ps.observe(ps.identity, values=[1.0, 1.0], at=[0.5, 0.5], name="probe")
+    >>> ps.pile(ps.Model(ps.RBF(0.5), data=twice, gamma=1e-20))
+    Traceback (most recent call last):
+    ...
+    pilescore.errors.NotPositiveDefiniteError: the covariance of 2 observations is not positive definite to working
+    precision: the factorisation stopped at observation 1 of block 'probe' (Id). Its eigenvalues reach from ... to
+    2.0e+00, a condition number of ... or more. The nearly dependent rows are in block 'probe' (100%). What helps:
+    raise gamma of 'probe' (now 1.0e-20); shorten the kernel's bandwidth or use a rougher kernel; thin the 1
+    coincident points in 'probe'.
+    """
 
 
 class NotSolvedError(PilescoreError):
-    """The most likely solution of a nonlinear model was not found; `solve_nonlinear` shows how far it came."""
+    """The most likely solution of a nonlinear model was not found; `solve_nonlinear` shows how far it came.
+
+    Raised where a score is needed: by `minimize` and by what uses it. In tables it is the reason in a row.
+
+    Examples
+    --------
+    A law that is known for `u ≤ 0` only, and a value beyond it:
+
+    >>> import jax.numpy as jnp, pilescore as ps
+    >>> law = ps.Nonlinear(lambda p, u: jnp.where(u > 0, jnp.nan, u), of=(ps.identity,))
+    >>> model = ps.Model(ps.RBF(0.5), data=ps.observe(law, values=[1.0], at=[0.5], noise=0.1))
+    >>> ps.minimize(model, over={"eta": (0.1, 10.0)})
+    Traceback (most recent call last):
+    ...
+    pilescore.errors.NotSolvedError: PILE could not be computed at any start. At the start eta = 1: the nonlinear model
+    was not solved: diverged: the objective is not finite all along the step; 'data.0' is missed by 10 noise
+    deviations, 100% of its terms
+    >>> ps.solve_nonlinear(model).status
+    'diverged'
+    """
 
 
 class ToleranceError(PilescoreError):
-    """The bounds on a score are wider than was wanted; `lower` and `upper` are what was reached."""
+    """The bounds on a score are wider than was wanted; `lower` and `upper` are what was reached.
+
+    Examples
+    --------
+    >>> import numpy as np, pilescore as ps
+    >>> x = np.linspace(0, 1, 50)
+    >>> model = ps.Model(ps.Matern(0.5), data=ps.observe(ps.identity, np.sin(6 * x), at=x), gamma=0.1)
+    >>> try:
+    ...     ps.pile(model, solver=ps.LowRank(tol=1e-3, rank=10))
+    ... except ps.ToleranceError as error:
+    ...     print(error)
+    ...     print(error.lower <= ps.pile(model).value <= error.upper)
+    the interval on PILE is 2.2e+00 wide, from -1.96036 to 0.207989, and not 1.0e-03: a rank of 10 is not enough for
+    this kernel, which is rough, or short beside the domain. Raise rank (now 10) or tol; or use solver='dense' (2e-05
+    GB), ps.Distributed(), a smoother kernel, or a longer bandwidth.
+    True
+    """
 
     def __init__(self, message: str, lower: float = float("nan"), upper: float = float("nan")) -> None:
         super().__init__(message, lower, upper)
@@ -73,11 +228,47 @@ class ToleranceError(PilescoreError):
 
 
 class ClusterError(PilescoreError):
-    """A cluster has lost its workers, or its workers cannot read what they are sent; the message says what is done."""
+    """A cluster has lost its workers, or its workers cannot read what they are sent; the message says what is done.
+
+    Examples
+    --------
+    A kernel that workers would have to read from a file which they do not have:
+
+    >>> import distributed, jax.numpy as jnp, numpy as np, pilescore as ps
+    >>> class Tabulated:
+    ...     def __call__(self, x, y):
+    ...         return jnp.exp(-((x[0] - y[0]) ** 2))
+    ...     def __reduce__(self):
+    ...         return np.load, ("only_here.npy",)
+    >>> data = ps.observe(ps.identity, values=[0.0, 1.0], at=[0.0, 1.0])
+    >>> model = ps.Model(ps.FunctionKernel(Tabulated()), data=data)
+    >>> with distributed.Client(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0") as client:
+    ...     ps.sweep(model, {"gamma": [0.1, 1.0]}, client=client)
+    Traceback (most recent call last):
+    ...
+    pilescore.errors.ClusterError: client: the workers of the cluster are lost to this computation: they cannot read
+    what they are sent: FileNotFoundError: [Errno 2] No such file or directory: 'only_here.npy'. A function in a module
+    of yours has to be there, too: client.upload_file(...), or cloudpickle.register_pickle_by_value(module). 0 of 2
+    points are scored; none of them is kept, as there is no save=
+    """
 
 
 class SaveError(PilescoreError, OSError):
-    """A dataset could not be written; it is in `dataset`, and what was on disk before is still there."""
+    """A dataset could not be written; it is in `dataset`, and what was on disk before is still there.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> data = ps.observe(ps.identity, values=[0.0, 1.0], at=[0.0, 1.0])
+    >>> model = ps.Model(ps.RBF(0.5), data=data)
+    >>> try:
+    ...     ps.sweep(model, {"gamma": [0.1, 1.0]}, save="/proc/run.nc")  # where no file can be made
+    ... except ps.SaveError as error:
+    ...     print(error)
+    ...     print(error.dataset["status"].values)  # it was tried before any work
+    could not write /proc/run.nc: [Errno 2] No such file or directory: '/proc/.run.nc.new'
+    ['pending' 'pending']
+    """
 
     def __init__(self, message: str, dataset: Any = None) -> None:
         super().__init__(message)
@@ -85,15 +276,65 @@ class SaveError(PilescoreError, OSError):
 
 
 class PrecisionWarning(UserWarning):
-    """A result was computed, but rounding has taken most of its digits."""
+    """A result was computed, but rounding has taken most of its digits.
+
+    Examples
+    --------
+    Make it an error, so that no such score goes unnoticed:
+
+    >>> import warnings, numpy as np, pilescore as ps
+    >>> x = np.linspace(0, 1, 30)
+    >>> model = ps.Model(ps.RBF(0.5), data=ps.observe(ps.identity, np.sin(6 * x), at=x), gamma=1e-13)
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", ps.PrecisionWarning)
+    ...     ps.pile(model)
+    Traceback (most recent call last):
+    ...
+    pilescore.errors.PrecisionWarning: rounding leaves PILE uncertain by about ...e-03 (condition number about
+    ...e+14). The nearly dependent rows are in block 'data.0' (100%). What helps: raise gamma of 'data.0' (now
+    1.0e-13); shorten the kernel's bandwidth or use a rougher kernel.
+    """
 
 
 class TrainingPointsWarning(UserWarning):
-    """A network is scored on rows that it may have been trained on."""
+    """A network is scored on rows that it may have been trained on.
+
+    Examples
+    --------
+    >>> import warnings, jax.numpy as jnp, pilescore as ps
+    >>> line = ps.Box(x=(0, 1))
+    >>> (dx,) = ps.partials(line)
+    >>> model = ps.Model(ps.RBF(1.0), physics=ps.impose(dx, 1.0, on=line.interior(ps.GaussLegendre(5))))
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", ps.TrainingPointsWarning)
+    ...     ps.network_pile(lambda params, p: params @ p, jnp.ones(1), model, points="training")
+    Traceback (most recent call last):
+    ...
+    pilescore.errors.TrainingPointsWarning: points='training': residuals at the points that a network was trained on
+    say how well it was trained, not how good it is. Leave points='fresh', which draws new ones
+    """
 
 
 class OutsideDomainWarning(UserWarning):
-    """Observations lie outside every domain on which physics is imposed."""
+    """Observations lie outside every domain on which physics is imposed.
+
+    Examples
+    --------
+    Columns in the wrong order, x before t:
+
+    >>> import warnings, pilescore as ps
+    >>> strip = ps.Box(t=(0, 1), x=(0, 10))
+    >>> dt, dx = ps.partials(strip)
+    >>> moving = ps.impose(dt + dx, 0.0, on=strip.interior(ps.GaussLegendre(4)))
+    >>> data = ps.observe(ps.identity, values=[1.0], at=[[8.0, 0.5]])
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", ps.OutsideDomainWarning)
+    ...     ps.Model(ps.RBF(1.0), data=data, physics=moving)
+    Traceback (most recent call last):
+    ...
+    pilescore.errors.OutsideDomainWarning: block 'data.0': 1 of 1 points lie far outside the region where physics is
+    imposed, the first at [8.  0.5]. Are the columns in the order of the coordinates?
+    """
 
 
 def require(condition: bool, argument: str, found: object, expected: str) -> None:

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 from .cluster import checked_client, imported
 from .errors import ClusterError, InputError, PilescoreError, require_float64
-from .linalg import ONE_BLAS_THREAD, Solver, threads
+from .linalg import ONE_BLAS_THREAD, threads
 from .running import cores
+from .solvers import Solver
 
 TOGETHER = 64
 """Evaluations of one task, at most."""

@@ -18,7 +18,8 @@ from .bases import Basis, State
 from .covariances import KernelCovariance, Part
 from .errors import require_float64
 from .layouts import Indices, Layout, Tile, taken
-from .linalg import ALWAYS_FITS, Covariance, Tangent, Weights, require_memory, self_product
+from .linalg import ALWAYS_FITS, require_memory, self_product
+from .solvers import Covariance, Tangent, Weights
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

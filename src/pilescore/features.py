@@ -20,19 +20,13 @@ from .linalg import (
     EPS,
     LARGEST_THREADED,
     PANEL,
-    Bounds,
-    Covariance,
-    Estimate,
     Factor,
-    Factored,
     NotFactorableError,
-    Pull,
-    Solver,
-    Tangent,
     cholesky,
     require_memory,
     threads,
 )
+from .solvers import Bounds, Covariance, Estimate, Factored, Pull, Solver, Tangent
 
 COMPARED = 256
 """Rows whose covariances are compared with those of the full kernel, at most."""

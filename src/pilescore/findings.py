@@ -71,15 +71,34 @@ CHECKS = tuple(field.name for field in dataclasses.fields(Thresholds))
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Finding:
-    """The outcome of one check."""
+    """The outcome of one check.
+
+    Examples
+    --------
+    >>> import numpy as np, pilescore as ps
+    >>> x = np.linspace(0, 1, 30)
+    >>> values = np.sin(6 * x) + 0.05 * np.random.default_rng(0).standard_normal(30)
+    >>> values[7] += 1.0  # one reading is wrong
+    >>> model = ps.Model(ps.RBF(0.3), data=ps.observe(ps.identity, values, at=x), gamma=0.02)
+    >>> finding = ps.diagnose(model, checks="outliers")["outliers"]
+    >>> finding
+    WARNING outliers: the largest error of a left-out datum, in robust deviations, is 14.4 (fires above 4)
+        data.0[7] is far from what all other data and the physics predict.
+        Try: look at these values; correct them, leave them out, or give them a larger noise of their own.
+    >>> finding.status, [reading["index"] for reading in finding.details["outliers"]]
+    ('fired', [7])
+    """
 
     name: str
+    """Of the check, as in `Thresholds`."""
     status: Status
+    """`fired`, `fine` or `skipped`."""
     severity: Severity
     """How bad it is where it fires."""
     value: float
     """What was measured; NaN where the check was skipped."""
     threshold: float
+    """Where it fires."""
     below: bool
     """Whether it fires below the threshold, instead of above it."""
     measure: str
@@ -111,7 +130,23 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """The findings of `diagnose`; iterates over those that fired, the most severe first."""
+    """The findings of `diagnose`; iterates over those that fired, the most severe first.
+
+    Examples
+    --------
+    A kernel that is much too short:
+
+    >>> import numpy as np, pilescore as ps
+    >>> x = np.linspace(0, 1, 25)
+    >>> model = ps.Model(ps.RBF(0.02), data=ps.observe(ps.identity, np.sin(6 * x), at=x), gamma=1e-3)
+    >>> found = ps.diagnose(model, checks=["under_smoothed", "outliers", "ill_conditioned"])
+    >>> found.healthy, found.summary
+    (False, '1 warning; 2 checks are fine')
+    >>> "under_smoothed" in found, [finding.name for finding in found]
+    (True, ['under_smoothed'])
+    >>> found["ill_conditioned"].status  # those that did not fire are there, too
+    'fine'
+    """
 
     checked: tuple[Finding, ...]
     """All checks: those that fired, then those that are fine, then those that were skipped."""

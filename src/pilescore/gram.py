@@ -22,7 +22,8 @@ from jaxtyping import Array, Float
 from .errors import require_float64
 from .kernels import Kernel, MultiIndex, Scalar
 from .layouts import Indices, Layout, Tile, alone
-from .linalg import Weights, require_memory
+from .linalg import require_memory
+from .solvers import Weights
 
 Spec: TypeAlias = tuple[Any, Indices, Indices]
 """What a compiled block depends on: the kernel's structure and the multi-indices of both tiles."""

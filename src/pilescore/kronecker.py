@@ -20,20 +20,8 @@ from .errors import InputError, NotPositiveDefiniteError
 from .grid_products import along, axis_matrix, kron, pairwise
 from .grids import Grid, structure
 from .kernels import Kernel, MultiIndex
-from .linalg import (
-    EPS,
-    Bounds,
-    Covariance,
-    Estimate,
-    Factored,
-    NotFactorableError,
-    Pull,
-    Solver,
-    Tangent,
-    require_memory,
-    self_product,
-    threads,
-)
+from .linalg import EPS, NotFactorableError, require_memory, self_product, threads
+from .solvers import Bounds, Covariance, Estimate, Factored, Pull, Solver, Tangent
 
 SEPARABLE = 1e-12
 """How far noise may be from a product over the axes, relative to itself."""

@@ -1,28 +1,26 @@
-"""What a solver of covariances offers, and LAPACK's: solve, log determinant, inverse, and how many digits survived.
+"""The dense solver, by LAPACK: solve, log determinant, inverse, how many digits survived, memory and threads.
 
-A `Solver` turns a `Covariance`, which need never be formed, into a `Factored` one, exact or within proved bounds.
-Dense matrices are Fortran ordered with their lower triangle filled, and are overwritten: one N² array serves as
-the covariance, its factor and its inverse in turn.
+Matrices are Fortran ordered with their lower triangle filled, and are overwritten: one N² array serves as the
+covariance, its factor and its inverse in turn.
 """
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import ctypes
 import dataclasses
 import functools
 import threading
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import psutil
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from scipy.linalg import blas, cython_lapack, lapack
 from threadpoolctl import ThreadpoolController
 
 from .errors import MemoryLimitError, PilescoreError
+from .solvers import Bounds, Covariance, Estimate, Factored, Pull, Solver, Tangent, Weights
 
 PANEL = 4096
 """Columns of a panel of the blocked factorisation."""
@@ -59,193 +57,6 @@ def require_memory(size: int, extra: float = 0.0, purpose: str = "the covariance
             f"{purpose} of N = {size} observations needs {needed / 1e9:.1f} GB and {available / 1e9:.1f} GB are "
             f"available. Use at most about {fits} observations: fewer nodes in a rule, or thinned data."
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class Bounds:
-    """A number that lies between two others; the same twice where it is exact."""
-
-    lower: float
-    upper: float
-
-    @property
-    def value(self) -> float:
-        """The midpoint."""
-        return 0.5 * (self.lower + self.upper)
-
-    @property
-    def width(self) -> float:
-        """`upper − lower`."""
-        return self.upper - self.lower
-
-    def __add__(self, other: Bounds) -> Bounds:
-        return Bounds(self.lower + other.lower, self.upper + other.upper)
-
-    def __sub__(self, other: Bounds) -> Bounds:
-        return Bounds(self.lower - other.upper, self.upper - other.lower)
-
-
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-    """What a solver is going to need, said before it starts."""
-
-    method: str
-    memory: float
-    """Bytes, at the highest."""
-    flops: float
-    """Floating-point operations of a score without gradient."""
-    disk: float = 0.0
-    """Bytes that may be spilled."""
-
-    def __repr__(self) -> str:
-        disk = f", {self.disk / 1e9:.3g} GB of disk" if self.disk else ""
-        return f"Estimate({self.method}: {self.memory / 1e9:.3g} GB of memory{disk}, {self.flops:.1e} flops)"
-
-
-class Covariance(abc.ABC):
-    """`C = Q + S` of N observations as an operator: prior covariances `Q`, which need never be formed, and noise `S`.
-
-    Rows are in the order of assembly. A *part* is some of the rows; what it holds is the covariance's own business.
-    """
-
-    values: Float[np.ndarray, " N"]
-    """`ỹ`."""
-    noise: Float[np.ndarray, " N"]
-    """The diagonal of `S`."""
-
-    @property
-    def size(self) -> int:
-        """The number of observations, N."""
-        return len(self.noise)
-
-    @abc.abstractmethod
-    def part(self, which: Int[np.ndarray, " n"]) -> Any:
-        """Return the part of the rows with these numbers, in this order."""
-
-    @abc.abstractmethod
-    def strips(self) -> Iterator[tuple[slice, Any]]:
-        """Iterate over all rows in runs of moderate length: where they stand, and the part."""
-
-    @abc.abstractmethod
-    def block(self, first: Any, second: Any) -> Float[np.ndarray, "n m"]:
-        """Return `Q` of the rows of one part with those of another."""
-
-    @abc.abstractmethod
-    def variances(self, part: Any) -> Float[np.ndarray, " n"]:
-        """Return the diagonal of `Q` of a part."""
-
-    @abc.abstractmethod
-    def product(self, vectors: Float[np.ndarray, "N k"]) -> Float[np.ndarray, "N k"]:
-        """Return `QV` without forming `Q`."""
-
-    def applied(self, part: Any, vector: Float[np.ndarray, " N"]) -> Float[np.ndarray, " n"]:
-        """Return `Qv` of the rows of a part, which may be others than the N."""
-        return sum(self.block(part, strip) @ vector[where] for where, strip in self.strips())
-
-    @abc.abstractmethod
-    def dense(self) -> Float[np.ndarray, "N N"]:
-        """Return `Q`, Fortran ordered, its lower triangle filled."""
-
-    @abc.abstractmethod
-    def tangent(self, leaves: Sequence[int]) -> Tangent:
-        """Return the derivatives of `Q` in the numbers of its kernel, named by their positions."""
-
-    @abc.abstractmethod
-    def moved(self, layouts: Sequence[Any]) -> Tangent:
-        """Return the derivatives of `Q` whose operators have these coefficients."""
-
-
-class Tangent(abc.ABC):
-    """Derivatives of `Q` in a number of hyperparameters, contracted with weights: `Σ_ij G_ij ∂Q_ij` for each."""
-
-    @abc.abstractmethod
-    def block(self, first: Any, second: Any, weights: Float[np.ndarray, "n m"]) -> Float[np.ndarray, " p"]:
-        """Return the contractions over the rows of one part with those of another."""
-
-    @abc.abstractmethod
-    def variances(self, part: Any, weights: Float[np.ndarray, " n"]) -> Float[np.ndarray, " p"]:
-        """Return the contractions over the diagonal of a part."""
-
-    @abc.abstractmethod
-    def dense(self, weights: Weights) -> Float[np.ndarray, " p"]:
-        """Return the contractions over all rows with all."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Weights:
-    """The symmetric matrix `G = H − uuᵀ/c` that derivatives of the covariance are contracted with."""
-
-    matrix: Float[np.ndarray, "N N"]
-    """`H` by its upper triangle."""
-    vector: Float[np.ndarray, " N"]
-    scale: float
-
-
-class Pull(abc.ABC):
-    """`G = C⁻¹ − ααᵀ/scale`, or what stands for it: the derivative of `log det C + ỹᵀC⁻¹ỹ/scale` in `C`."""
-
-    diagonal: Float[np.ndarray, " N"]
-    """The derivative in each noise variance."""
-
-    @abc.abstractmethod
-    def contract(self, tangent: Tangent) -> Float[np.ndarray, " p"]:
-        """Return the derivative in hyperparameters of `Q`."""
-
-
-class Factored(abc.ABC):
-    """A covariance that a solver is done with."""
-
-    covariance: Covariance
-    method: str
-    """Of which solver."""
-    account: str
-    """What it did, and why it was chosen where it was chosen."""
-    logdet: Bounds
-    """`log det C`."""
-    quadratic: Bounds
-    """`ỹᵀC⁻¹ỹ`."""
-    alpha: Float[np.ndarray, " N"]
-    """`C⁻¹ỹ`."""
-    error: float
-    """An estimate of the rounding error of `ỹᵀC⁻¹ỹ + log det C`."""
-
-    @property
-    def precise_alpha(self) -> Float[np.ndarray, " N"]:
-        """`C⁻¹ỹ` as exactly as the solver can, for means; `alpha` is as exact as a score needs."""
-        return self.alpha
-
-    @abc.abstractmethod
-    def solve(self, right: Float[np.ndarray, "N k"]) -> tuple[Float[np.ndarray, "N k"], Float[np.ndarray, "N k"]]:
-        """Return `C⁻¹B`, and how far each entry may be from it (zero where the solver is exact)."""
-
-    @abc.abstractmethod
-    def reduced(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, "k k"]:
-        """Return `BᵀC⁻¹B`; `B` may be overwritten."""
-
-    def reduced_diagonal(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, " k"]:
-        """Return the diagonal of `BᵀC⁻¹B`; `B` may be overwritten."""
-        return self.reduced(right).diagonal().copy()
-
-    @abc.abstractmethod
-    def pull(self, scale: float) -> Pull:
-        """Return what gradients are contracted with; it may use up the factor."""
-
-
-class Solver(abc.ABC):
-    """A way to the log determinant, the quadratic form and solutions of a covariance."""
-
-    @property
-    @abc.abstractmethod
-    def identity(self) -> str:
-        """What results depend on: equal for solvers that give the same."""
-
-    @abc.abstractmethod
-    def estimate(self, covariance: Covariance) -> Estimate:
-        """Return what `factor` would need."""
-
-    @abc.abstractmethod
-    def factor(self, covariance: Covariance) -> Factored:
-        """Factor a covariance; raise an error that says what was reached where it cannot be done."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,9 +13,9 @@ from jaxtyping import Float
 from .covariances import KernelCovariance
 from .errors import ToleranceError, as_count, as_positive
 from .grid_products import GridCovariance, structured
-from .linalg import Bounds, Covariance, Estimate, Factored, Solver
 from .nystrom import Nystrom, NystromPull
 from .pivots import POOL, Pivots
+from .solvers import Bounds, Covariance, Estimate, Factored, Solver
 
 EXACT_PRODUCTS = 200_000
 """Observations up to which a product with the whole covariance is worth its N² entries."""

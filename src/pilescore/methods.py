@@ -8,9 +8,10 @@ from typing import Any
 from .automatic import Auto
 from .errors import InputError, nearest
 from .kronecker import Kronecker
-from .linalg import Dense, Solver
+from .linalg import Dense
 from .low_rank import LowRank
 from .model import Model
+from .solvers import Solver
 from .tiled import Distributed
 
 NAMES: dict[str, type[Solver]] = {

@@ -18,12 +18,12 @@ from .errors import PilescoreError, PrecisionWarning, as_count, as_positive, req
 from .evaluation import solved
 from .farm import Farm, refuse_nested, reported
 from .journals import Journal
-from .linalg import Solver
 from .methods import solver_of, with_solver
 from .model import Model
 from .records import Record, fingerprint, function_values, ten_digits
 from .running import progress_bar
 from .score import Pile, at_profiled_scale, check_given
+from .solvers import Solver
 from .solving import Solved
 from .space import Space, Ties, space
 from .system import IMPRECISE
@@ -31,10 +31,29 @@ from .system import IMPRECISE
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Minimum:
-    """The result of `minimize`: the best model of all starts, and how it was found."""
+    """The result of `minimize`: the best model of all starts, and how it was found.
+
+    Examples
+    --------
+    >>> import numpy as np, pilescore as ps
+    >>> x = np.linspace(0, 1, 20)
+    >>> noisy = np.sin(6 * x) + 0.1 * np.random.default_rng(0).standard_normal(20)
+    >>> model = ps.Model(ps.RBF(0.5), data=ps.observe(ps.identity, noisy, at=x), gamma=0.02)
+    >>> best = ps.minimize(model, over={"kernel.bandwidth": (0.05, 5.0), "gamma": (0.015, 1.0)})
+    >>> best
+    Minimum(PILE -0.837077, converged after ... evaluations
+      kernel.bandwidth = 0.29337 ± 0.047
+      gamma = 0.015  at its lower bound)
+    >>> best.converged, dict(best.at_bounds)
+    (True, {'gamma': 'lower'})
+    >>> abs(best.pile.value - ps.pile(best.model).value) < 1e-12  # best.model is what to go on with
+    True
+    """
 
     model: Model
+    """The model with the chosen hyperparameters."""
     pile: Pile
+    """Its score."""
     values: Mapping[str, float]
     """The chosen hyperparameters."""
     standard_errors: Mapping[str, float]
@@ -44,8 +63,11 @@ class Minimum:
     curvature: Curvature | None
     """None if all are at a bound, if it was not asked for, or if the score cannot be computed all around."""
     runs: tuple[Run, ...]
+    """What became of each start."""
     ending: Ending
+    """Of the best run; see `Run`."""
     reason: str
+    """The ending in a sentence."""
     evaluations: int
     """Scores with gradients that were computed in all, those of the Hessian and those found on disk included."""
     profiled: bool

@@ -19,8 +19,8 @@ from jaxtyping import Float
 from .atoms import Field, MultiIndex, Parameter
 from .errors import InputError, OutsideDomainWarning, SmoothnessError, as_array, as_positive, nearest, require
 from .kernels import Kernel, Positive
-from .linalg import Solver
 from .observations import Observation, check_names, labels
+from .solvers import Solver
 
 Path: TypeAlias = tuple[Any, ...]
 TEMPERATURES = {"data": "gamma", "physics": "rho"}
@@ -159,6 +159,19 @@ class Model(eqx.Module):
         Names are paths: `kernel.bandwidth`, `kernel.parts.0.bandwidth`, `gamma`, `rho`, `eta`, `data.0.gamma`,
         `physics.1.rho` (a block's own temperature), and the name of a parameter inside operators. One element of
         a vector or matrix is named with its index: `kernel.bandwidth[0]`.
+
+        Examples
+        --------
+        >>> import pilescore as ps
+        >>> data = ps.observe(ps.identity, values=[1.0], at=[[0.0, 0.0]])
+        >>> model = ps.Model(ps.RBF(bandwidth=[0.5, 2.0]), data=data)
+        >>> model.replace({"kernel.bandwidth[1]": 3.0, "gamma": 0.1}).parameters
+        {'kernel.bandwidth': array([0.5, 3. ]), 'gamma': 0.1, 'eta': 1.0}
+        >>> model.replace({"kernel.bandwith": 0.3})
+        Traceback (most recent call last):
+        ...
+        pilescore.errors.InputError: no hyperparameter 'kernel.bandwith'. Did you mean 'kernel.bandwidth'? This model
+        has: kernel.bandwidth, gamma, eta
         """
         known = named_paths(self)
         changes: dict[str, list[tuple[Path, Any]]] = {}

@@ -52,6 +52,21 @@ class NetworkPile(Evidence):
 
     `value = fit + prior + complexity + constant`, per observation. `misfit` and `training_loss` stand beside it, since
     either may be all that is needed to rank networks.
+
+    Examples
+    --------
+    A polynomial, which is linear in its three parameters:
+
+    >>> import numpy as np, pilescore as ps
+    >>> x = np.linspace(-1, 1, 30)
+    >>> J = np.stack([np.ones_like(x), x, x**2], axis=1)
+    >>> found = ps.network_pile_from_jacobian(J, 0.01 * np.cos(40 * x), displacement=[0.5, -1.0, 2.0])
+    >>> abs(found.value - found.fit - found.prior - found.complexity - found.constant) < 1e-12
+    True
+    >>> found.value < found.at(sigma2=1.0).value  # η and σ² were chosen; with more noise it is worse
+    True
+    >>> np.sqrt(found.variance_from_jacobian([[1.0, 0.0, 0.0], [1.0, 3.0, 9.0]])).round(3)  # at x = 0 and x = 3
+    array([0.002, 0.039])
     """
 
     value: float
@@ -65,6 +80,7 @@ class NetworkPile(Evidence):
     constant: float
     """`log 2π`."""
     form: Form
+    """`laplace`, `linearised` or `tangent`; see `network_pile`."""
     size: int
     """The number of rows, N."""
     parameters: int
@@ -121,6 +137,18 @@ class NetworkPile(Evidence):
         """Return the score at other η and σ², profiled where they are not given, in O(N); or of another form.
 
         The eigendecomposition is not made again; another form takes one product with the Jacobian.
+
+        Examples
+        --------
+        >>> import numpy as np, pilescore as ps
+        >>> x = np.linspace(-1, 1, 20)
+        >>> J = np.stack([np.ones_like(x), x], axis=1)
+        >>> found = ps.network_pile_from_jacobian(J, 0.1 * np.cos(9 * x), displacement=[1.0, 2.0], sigma2=0.01)
+        >>> best = found.at()  # with η and σ² profiled
+        >>> best.value < found.value < found.at(sigma2=1.0).value, round(best.sigma2, 4)
+        (True, 0.0056)
+        >>> found.at(form="linearised").value < best.value  # as if training had ended where the tangent is best
+        True
         """
         if form is None or form == self.form:
             return dataclasses.replace(self, **_terms(self.spectrum, eta, sigma2, self.notes))

@@ -15,8 +15,9 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.linalg import blas, lapack
 
-from .linalg import EPS, Bounds, Covariance, NotFactorableError, Pull, Tangent, checked, cholesky
+from .linalg import EPS, NotFactorableError, checked, cholesky
 from .pivots import columns_over
+from .solvers import Bounds, Covariance, Pull, Tangent
 
 KEPT = 1e9
 """Bytes of rows of `U` that are kept; above it they are made anew in every pass."""

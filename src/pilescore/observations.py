@@ -38,6 +38,18 @@ class Functional:
         `R`, of shape (n, q): one row for each functional.
     weights
         The quadrature weight of each functional when it is imposed, of shape (n,).
+
+    Examples
+    --------
+    Two probes of which only the average was recorded:
+
+    >>> import pilescore as ps
+    >>> average = ps.Functional(ps.identity, points=[0.2, 0.8], matrix=[[0.5, 0.5]], weights=1.0)
+    >>> average
+    Functional(1 of Id at 2 points)
+    >>> model = ps.Model(ps.RBF(0.3), data=ps.observe(average, values=3.0), gamma=1e-8)
+    >>> ps.posterior(model).mean([0.2, 0.8]).round(3)
+    array([3., 3.])
     """
 
     operator: Operator
@@ -63,6 +75,13 @@ class Functional:
 def integral(over: Nodes, operator: Operator = identity) -> Functional:
     """Return the functional `∫ L f` over a domain, a face or a slice, by the rule of the nodes.
 
+    Parameters
+    ----------
+    over
+        Nodes and weights of the integral.
+    operator
+        `L`.
+
     Examples
     --------
     >>> import pilescore as ps
@@ -79,6 +98,13 @@ def integral(over: Nodes, operator: Operator = identity) -> Functional:
 
 def difference(first: Nodes, second: Nodes, operator: Operator = identity) -> Functional:
     """Return the functionals `(L f)(p_j) − (L f)(q_j)` for two sets of as many nodes.
+
+    Parameters
+    ----------
+    first, second
+        The nodes `p` and `q`; imposed, the functionals have the weights of the first.
+    operator
+        `L`.
 
     Examples
     --------
@@ -102,6 +128,11 @@ def difference(first: Nodes, second: Nodes, operator: Operator = identity) -> Fu
 
 def stack(*functionals: Functional) -> Functional:
     """Return several functionals of one operator as one block.
+
+    Parameters
+    ----------
+    functionals
+        Of the same operator.
 
     Examples
     --------
@@ -128,18 +159,43 @@ def stack(*functionals: Functional) -> Functional:
 
 
 class Observation(eqx.Module):
-    """A block of observations; made by `observe` and `impose`."""
+    """A block of observations `v = R (L f)(P) + ε`, `ε_i ~ N(0, τ / 2w_i)`; made by `observe` and `impose`.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> line = ps.Box(x=(0, 1))
+    >>> (dx,) = ps.partials(line)
+    >>> block = ps.impose(dx, lambda p: 2 * p[0], on=line.interior(ps.GaussLegendre(2)), rho=0.1, name="slope")
+    >>> block
+    impose(∂x at 2 points, name='slope')
+    >>> block.role, block.size, block.values.round(3), block.weights
+    ('physics', 2, array([0.423, 1.577]), array([0.5, 0.5]))
+    >>> model = ps.Model(ps.RBF(0.5), physics=block)
+    >>> model.noise  # ρ/2w
+    array([0.1, 0.1])
+    """
 
     role: Literal["data", "physics"] = eqx.field(static=True)
+    """Whether it was observed or imposed."""
     name: str | None = eqx.field(static=True)
+    """The label, where one was given."""
     operator: Operator | Nonlinear
+    """`L`."""
     points: Float[np.ndarray, "q d"]
+    """`P`."""
     matrix: Float[np.ndarray, "n q"] | None
+    """`R`; None is the identity."""
     values: Float[np.ndarray, " n"]
+    """`v`."""
     weights: Float[np.ndarray, " n"]
+    """`w`: ones for data, the quadrature weights for physics, or what a given noise makes of them."""
     temperature: Float[Array, ""] | None
+    """`τ` of this block alone; None where the model's `gamma` or `rho` holds."""
     nodes: Nodes | None = eqx.field(static=True)
+    """What physics was imposed on."""
     region: Region | None = eqx.field(static=True)
+    """The region of the nodes, or the domain that points were checked against."""
     indices: tuple[MultiIndex, ...] = eqx.field(static=True)
     """The multi-indices of the operator's terms."""
     table: Float[np.ndarray, "terms q"] | None

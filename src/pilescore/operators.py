@@ -71,8 +71,11 @@ class Operator(eqx.Module):
     """
 
     names: tuple[str, ...] = eqx.field(static=True)
+    """Of the coordinates; none where any will do, as for `identity`."""
     terms: tuple[tuple[MultiIndex, Coefficient], ...] = eqx.field(static=True)
+    """The multi-indices `α`, each with its coefficient: a polynomial in the atoms."""
     atoms: tuple[Atom, ...]
+    """Parameters and functions in the coefficients."""
 
     @property
     def order(self) -> int:
@@ -222,11 +225,26 @@ class Operator(eqx.Module):
 
 
 identity = Operator((), (((), (((), 1.0),)),), ())
-"""The identity, in any number of dimensions."""
+"""The identity `f ↦ f`, in any number of dimensions.
+
+Examples
+--------
+>>> import pilescore as ps
+>>> ps.observe(ps.identity, values=[0.1, 0.4], at=[0.0, 1.0])  # measurements of the unknown itself
+observe(Id at 2 points)
+>>> dx, dy = ps.partials(ps.Box(x=(0, 1), y=(0, 1)))
+>>> dx**2 + dy**2 + 9 * ps.identity
+∂x² + ∂y² + 9 Id
+"""
 
 
 def partials(domain: HasCoordinates) -> tuple[Operator, ...]:
     """Return the partial derivatives `∂/∂x_i` along the coordinates of a domain, in their order.
+
+    Parameters
+    ----------
+    domain
+        A region, or anything with the `names` of coordinates.
 
     Examples
     --------
@@ -244,6 +262,13 @@ def partials(domain: HasCoordinates) -> tuple[Operator, ...]:
 
 def parameter(name: str, value: Any) -> Operator:
     """Return a named number that may be chosen by its evidence, for use in an operator.
+
+    Parameters
+    ----------
+    name
+        An identifier; operators that share it share the number.
+    value
+        What it is at first.
 
     Examples
     --------

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from scipy.linalg import blas
 
 from .errors import PilescoreError
-from .linalg import Covariance
+from .solvers import Covariance
 
 POOL = 20_000
 """Rows among which pivots are sought, at most; of more rows a sample of each strip is taken."""

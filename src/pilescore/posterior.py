@@ -13,11 +13,12 @@ from jaxtyping import Float
 from .covariances import Part
 from .errors import PrecisionWarning, as_count, as_points, require
 from .layouts import TILE, Layout, Tile, alone, query
-from .linalg import EPS, Covariance, Solver, require_memory
+from .linalg import EPS, require_memory
 from .methods import with_solver
 from .model import Model, check_bears
 from .observations import check_names
 from .operators import Operator, identity
+from .solvers import Covariance, Solver
 from .system import System, solve
 
 BATCH = 1e9
@@ -30,9 +31,24 @@ class Posterior:
 
     `E[A f(x)] = η (A⊗L)k(x,P) α` and
     `Cov[A f(x), B f(x')] = η (A⊗B)k(x,x') − η² (A⊗L)k(x,P) C⁻¹ (L⊗B)k(P,x')`.
+
+    Examples
+    --------
+    >>> import numpy as np, pilescore as ps
+    >>> (dx,) = ps.partials(ps.Box(x=(0, 1)))
+    >>> x = np.linspace(0, 1, 9)
+    >>> model = ps.Model(ps.RBF(0.5), data=ps.observe(ps.identity, np.sin(3 * x), at=x), gamma=2e-4)
+    >>> post = ps.posterior(model)
+    >>> post.mean([0.5, 1.5]).round(2), post.std([0.5, 1.5]).round(2)  # inside, and far outside
+    (array([ 1.  , -0.81]), array([0.01, 0.4 ]))
+    >>> post.mean([0.5], operator=dx).round(2), post.std([0.5], operator=dx).round(2)  # 3 cos 1.5 = 0.21
+    (array([0.21]), array([0.05]))
+    >>> post.covariance([0.5, 1.5]).shape, post.samples([0.5, 1.5], count=100, seed=0).shape
+    ((2, 2), (100, 2))
     """
 
     system: System
+    """The covariance of the observations, factored and solved."""
 
     @property
     def model(self) -> Model:
@@ -40,7 +56,16 @@ class Posterior:
         return self.system.model
 
     def mean(self, points: Any, operator: Operator = identity) -> Float[np.ndarray, " n"]:
-        """Return the posterior mean of `A f` at points of shape (n, d), in batches."""
+        """Return the posterior mean of `A f` at points of shape (n, d), in batches.
+
+        Examples
+        --------
+        >>> import pilescore as ps
+        >>> (dx,) = ps.partials(ps.Box(x=(0, 1)))
+        >>> model = ps.Model(ps.RBF(2.0), data=ps.observe(dx, values=[1.0], at=[0.0]), gamma=1e-8)
+        >>> ps.posterior(model).mean([-1.0, 1.0]).round(3), ps.posterior(model).mean([0.0], operator=dx).round(3)
+        (array([-0.882,  0.882]), array([1.]))
+        """
         rows = self._query(points, operator)
         out = np.empty(rows.size)
         for tile in rows.tiles:
@@ -48,7 +73,15 @@ class Posterior:
         return out
 
     def std(self, points: Any, operator: Operator = identity) -> Float[np.ndarray, " n"]:
-        """Return the posterior standard deviation of `A f`, in batches."""
+        """Return the posterior standard deviation of `A f`, in batches.
+
+        Examples
+        --------
+        >>> import pilescore as ps
+        >>> model = ps.Model(ps.RBF(1.0), data=ps.observe(ps.identity, values=[1.0], at=[0.0]), gamma=0.02)
+        >>> ps.posterior(model).std([0.0, 1.0, 9.0]).round(2)  # near the datum, and as by the prior
+        array([0.1, 0.8, 1. ])
+        """
         return np.sqrt(self.variance(points, operator))
 
     def variance(self, points: Any, operator: Operator = identity) -> Float[np.ndarray, " n"]:
@@ -80,7 +113,21 @@ class Posterior:
         other_points: Any = None,
         other_operator: Operator | None = None,
     ) -> Float[np.ndarray, "n m"]:
-        """Return the posterior covariance of `A f` at points with `B f` at other points (the same unless given)."""
+        """Return the posterior covariance of `A f` at points with `B f` at other points (the same unless given).
+
+        Examples
+        --------
+        >>> import pilescore as ps
+        >>> (dx,) = ps.partials(ps.Box(x=(0, 1)))
+        >>> model = ps.Model(ps.RBF(1.0), data=ps.observe(ps.identity, values=[1.0], at=[0.0]), gamma=0.02)
+        >>> post = ps.posterior(model)
+        >>> post.covariance([0.5, 1.0]).round(2)
+        array([[0.23, 0.35],
+               [0.35, 0.64]])
+        >>> post.covariance([0.5, 1.0], other_points=[2.0], other_operator=dx).round(2)
+        array([[-0.25],
+               [-0.44]])
+        """
         first = self._query(points, operator)
         same = other_points is None and other_operator is None
         if same:
@@ -100,6 +147,17 @@ class Posterior:
 
         Given several operators, samples of all of them are drawn jointly, of shape (count, operators, n). The
         posterior covariance may be singular; directions whose variance is below rounding do not vary.
+
+        Examples
+        --------
+        >>> import pilescore as ps
+        >>> (dx,) = ps.partials(ps.Box(x=(0, 1)))
+        >>> model = ps.Model(ps.RBF(1.0), data=ps.observe(ps.identity, values=[1.0], at=[0.0]), gamma=0.02)
+        >>> drawn = ps.posterior(model).samples([0.0, 2.0], count=1000, seed=0)
+        >>> drawn.shape, drawn.mean(axis=0).round(1), drawn.std(axis=0).round(1)
+        ((1000, 2), array([1. , 0.1]), array([0.1, 1. ]))
+        >>> ps.posterior(model).samples([0.0, 2.0], count=5, seed=0, operator=[ps.identity, dx]).shape
+        (5, 2, 2)
         """
         as_count(count, "count")
         as_count(seed, "seed", least=0)

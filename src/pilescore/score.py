@@ -15,9 +15,9 @@ from jaxtyping import Float
 
 from .errors import as_array, require
 from .layouts import Layout, layout
-from .linalg import Bounds, Solver
 from .methods import with_solver
 from .model import TEMPERATURES, Model, Path, follow, is_temperature, kernel_paths, named_paths, require_name
+from .solvers import Bounds, Solver
 from .system import System, solve
 
 LOG_TWO_PI = math.log(2 * math.pi)
@@ -48,6 +48,27 @@ class Pile(Evidence):
     """The Physics-Informed Log Evidence of a model and its terms; lower is better.
 
     `value = fit + complexity + constant`, per observation. A well-specified model has `fit` near 1.
+
+    Examples
+    --------
+    >>> import numpy as np, pilescore as ps
+    >>> line = ps.Box(x=(0, 1))
+    >>> (dx,) = ps.partials(line)
+    >>> x = np.linspace(0, 1, 5)
+    >>> model = ps.Model(
+    ...     kernel=ps.RBF(bandwidth=0.5),
+    ...     data=ps.observe(ps.identity, values=np.exp(-x), at=x),
+    ...     physics=ps.impose(dx + ps.identity, 0.0, on=line.interior(ps.GaussLegendre(4))),
+    ...     gamma=1e-2,
+    ...     rho=1e-2,
+    ... )
+    >>> score = ps.pile(model)
+    >>> score
+    Pile(value=0.179804, fit=0.1719, complexity=-1.83, constant=1.838, shares={data.0: 0.1719, physics.0: 0}, size=9)
+    >>> round(score.fit + score.complexity + score.constant, 6)
+    0.179804
+    >>> round(score.log_evidence, 3)  # −N/2 times the value
+    -0.809
     """
 
     value: float
@@ -211,6 +232,15 @@ def pile_many(
     solver: Solver | str | None = None,
 ) -> Float[np.ndarray, " k"]:
     """Return PILE for a batch of hyperparameters: a sequence of values for each name, all of one length.
+
+    Parameters
+    ----------
+    model
+        The model.
+    values
+        By name, as for `Model.replace`: the i-th score is of the i-th value of each.
+    profiled, given_physics, solver
+        As for `pile`.
 
     Examples
     --------

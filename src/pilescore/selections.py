@@ -12,18 +12,18 @@ import platform
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from .cluster import checked_client
 from .comparison import ranked
 from .errors import InputError, OutsideDomainWarning, PilescoreError, as_points, require
 from .files import replace
-from .findings import Diagnosis, Finding
+from .findings import Diagnosis
 from .folders import DIGEST, RESULTS, SUMMARY, Folder
 from .misfit import left_out_residuals, left_out_variances, system_losses
 from .model import Model
@@ -33,6 +33,7 @@ from .predictions import Predictor
 from .problems import Problem, block_text, digest, load_problem
 from .records import Record
 from .solving import Solved
+from .summaries import Check, Summary
 
 COPY = "pilescore-problem"
 """The directory within the directory of a selection that holds the problem file and its data."""
@@ -49,9 +50,34 @@ PACKAGES = ("pilescore", "jax", "jaxlib", "numpy", "scipy", "pandas", "xarray")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Selection:
-    """What was chosen for a problem; made by `select`, or loaded by `load_selection`."""
+    """What was chosen for a problem; made by `select`, or loaded by `load_selection`.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, pilescore as ps
+    >>> text = '''
+    ... domain = { x = [0, 1] }
+    ... condition = { type = "dirichlet", face = "all", value = 0 }
+    ... equation = { equation = "dxx(u) = -pi**2*sin(pi*x)", nodes = 8, noise = 0.1 }
+    ... kernel = { type = "rbf", bandwidth = { unknown = [0.3, 3] } }
+    ... '''
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     path = pathlib.Path(directory, "rod.toml")
+    ...     _ = path.write_text(text)
+    ...     found = ps.select(ps.load_problem(path), pathlib.Path(directory, "found"))
+    ...     table = found.predict([[0.25], [0.5]], ["u", "dxx(u)"])
+    >>> found.kernel, list(found.values)
+    ('rbf', ['kernel.bandwidth', 'eta'])
+    >>> table.round(3)  # sin πx and −π² sin πx
+          x      u  u_std  dxx(u)  dxx(u)_std
+    0  0.25  0.707  0.004  -6.958       0.075
+    1  0.50  1.000  0.006  -9.898       0.076
+    >>> found.diagnosis.healthy
+    True
+    """
 
     directory: Path
+    """Where it is kept."""
     problem: Problem
     """The problem as it was, from the copy in the directory."""
     summary: Mapping[str, Any]
@@ -102,7 +128,7 @@ class Selection:
     @property
     def diagnosis(self) -> Diagnosis:
         """What `diagnose` found in the chosen model; of details only outliers are kept."""
-        return Diagnosis(tuple(_Check.model_validate(each).finding() for each in self.summary["diagnosis"]))
+        return Diagnosis(tuple(Check.model_validate(each).finding() for each in self.summary["diagnosis"]))
 
     def predict(self, points: Any = None, operators: Sequence[str] | None = None) -> pd.DataFrame:
         """Return mean and deviation of operators of the unknown at points.
@@ -233,13 +259,36 @@ def select(
 def load_selection(directory: str | os.PathLike[str]) -> Selection:
     """Return a selection that `select` or `pilescore select` has kept in a directory.
 
-    See `select` for an example.
+    Parameters
+    ----------
+    directory
+        The `out` of `select`. It needs nothing else, and can be copied to another machine.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, pilescore as ps
+    >>> text = '''
+    ... domain = { x = [0, 1] }
+    ... condition = { type = "dirichlet", face = "all", value = 0 }
+    ... equation = { equation = "dxx(u) = -pi**2*sin(pi*x)", nodes = 8, noise = 0.1 }
+    ... kernel = { type = "rbf", bandwidth = { unknown = [0.3, 3] } }
+    ... '''
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     path = pathlib.Path(directory, "rod.toml")
+    ...     _ = path.write_text(text)
+    ...     chosen = ps.select(ps.load_problem(path), pathlib.Path(directory, "found"))
+    ...     path.unlink()  # the copy will do
+    ...     again = ps.load_selection(pathlib.Path(directory, "found"))
+    >>> again.values == chosen.values
+    True
+    >>> again.posterior.mean([0.25, 0.5]).round(2)  # sin πx
+    array([0.71, 1.  ])
     """
     require(isinstance(directory, str | os.PathLike), "directory", directory, "the path of a directory")
     path = Path(directory)
     try:
         summary = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
-        _Summary.model_validate(summary)
+        Summary.model_validate(summary)
         name = summary["settings"]["file"]
         results = Record(path / RESULTS).read()
     except (OSError, ValueError, ValidationError) as error:
@@ -256,102 +305,6 @@ def load_selection(directory: str | os.PathLike[str]) -> Selection:
     names = [each["name"] for each in summary["kernels"]]
     require(summary["kernel"] in names and {*names} <= {*problem.models}, SUMMARY, names, "kernels of the problem")
     return Selection(path, problem, summary, results)
-
-
-class _Row(BaseModel):
-    """A row of the table of kernels."""
-
-    pile: float | None
-    nats: float | None
-    penalised: float | None
-    fit: float | None
-    warnings: str | None
-
-
-class _Kernel(BaseModel):
-    """What choosing with a kernel gave."""
-
-    name: str
-    values: dict[str, float]
-    standard_errors: dict[str, float | None]
-    covariance: dict[str, Any] | None
-    at_bounds: dict[str, str]
-    evaluations: int
-    runs: list[dict[str, Any]]
-    row: _Row
-
-
-class _Block(BaseModel):
-    """An observation."""
-
-    name: str
-    role: str
-    observed: str
-    size: int
-    noise: float
-    residual: float
-
-
-class _Outlier(BaseModel):
-    """A reading that is far from its prediction."""
-
-    block: str
-    index: int
-    value: float
-    predicted: float
-    deviations: float
-
-
-class _Check(BaseModel):
-    """The outcome of a check of a diagnosis."""
-
-    name: str
-    status: Literal["fired", "fine", "skipped"]
-    severity: Literal["failure", "warning", "note"]
-    value: float | None
-    threshold: float
-    below: bool
-    measure: str
-    meaning: str
-    advice: str
-    details: dict[str, list[_Outlier]]
-
-    def finding(self) -> Finding:
-        """Return it as `diagnose` gives it."""
-        return Finding(**self.model_dump() | {"value": math.nan if self.value is None else self.value})
-
-
-class _Solved(BaseModel):
-    """How nonlinear equations were solved."""
-
-    status: str
-    reason: str
-    iterations: int
-    pile: float | None
-    gap: float | None
-    second_order: float | None
-
-
-class _Summary(BaseModel):
-    """What of a summary is read again."""
-
-    title: str
-    settings: dict[str, str]
-    versions: dict[str, str]
-    kernel: str
-    pile: float
-    score: str
-    warnings: list[str]
-    kernels: list[_Kernel]
-    blocks: list[_Block]
-    diagnosis: list[_Check]
-    slice: dict[str, float]
-    solved: _Solved | None = None
-
-    def model_post_init(self, context: Any) -> None:
-        """Refuse settings without what is needed."""
-        if not {"file", f"problem{DIGEST}"} <= {*self.settings}:
-            raise ValueError
 
 
 def _contents(problem: Problem) -> dict[str, bytes]:

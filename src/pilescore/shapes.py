@@ -23,6 +23,17 @@ class Sphere(Region):
 
     The azimuth is periodic; in 3-D the height is uniform, which preserves area (Archimedes).
 
+    Parameters
+    ----------
+    center
+        `c`: two coordinates for a circle, three for a sphere.
+    radius
+        `R`.
+    names
+        Of the coordinates; x, y, z unless given.
+    outward
+        Whether the normal points away from the centre.
+
     Examples
     --------
     >>> import pilescore as ps
@@ -64,6 +75,15 @@ class Ball(Region):
     the angular mean of a smooth function is smooth in r². Deterministic rules in 3-D use r = R u with density
     3u², their weights renormalised to sum to the volume. Nodes that coincide (at the centre or a pole) are
     merged.
+
+    Parameters
+    ----------
+    center
+        `c`: two coordinates for a disk, three for a ball.
+    radius
+        `R`.
+    names
+        Of the coordinates; x, y, z unless given.
 
     Examples
     --------
@@ -115,6 +135,15 @@ class Ball(Region):
 def Disk(center: Any = (0.0, 0.0), radius: Any = 1.0, names: Any = None) -> Ball:
     """Return the disk |x − c| ≤ R in the plane: a `Ball` in two dimensions.
 
+    Parameters
+    ----------
+    center
+        `c`.
+    radius
+        `R`.
+    names
+        Of the coordinates; x, y unless given.
+
     Examples
     --------
     >>> import pilescore as ps
@@ -128,6 +157,15 @@ def Disk(center: Any = (0.0, 0.0), radius: Any = 1.0, names: Any = None) -> Ball
 @dataclass(frozen=True, init=False)
 class Annulus(Region):
     """A ring R₁ ≤ |x − c| ≤ R₂ in the plane; the axes of a rule are r², uniform, and the azimuth, periodic.
+
+    Parameters
+    ----------
+    center
+        `c`.
+    inner, outer
+        The radii R₁ and R₂.
+    names
+        Of the coordinates; x, y unless given.
 
     Examples
     --------
@@ -185,13 +223,22 @@ class Annulus(Region):
 @final
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class Triangulation(Region):
-    """Triangles between `vertices` (v, 2) or (v, 3), given by `triangles` (t, 3) of their indices.
+    """A triangulated part of the plane, or a triangulated surface in space.
 
     A deterministic rule is applied to each triangle by the collapsed map x = a + u (b − a) + u v (c − b).
     Its Jacobian 2 |T| u makes GaussLegendre(n) exact for degree 2n − 2; nodes of weight 0, at u = 0, are left
     out, and ClenshawCurtis repeats nodes on shared edges. A sampled rule spreads its points over the whole
     mesh: the first number chooses the triangle in proportion to its area, so that small triangles may have
     no point.
+
+    Parameters
+    ----------
+    vertices
+        Of shape (v, 2) or (v, 3).
+    triangles
+        The indices of their vertices, of shape (t, 3).
+    names
+        Of the coordinates; x, y, z unless given.
 
     Examples
     --------

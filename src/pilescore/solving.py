@@ -69,7 +69,23 @@ Start: TypeAlias = "float | int | Callable[[Any], Any] | Solved"
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Solved:
-    """The most likely solution of a nonlinear model; made by `solve_nonlinear`."""
+    """The most likely solution of a nonlinear model; made by `solve_nonlinear`.
+
+    Examples
+    --------
+    A probe that measures `eᵘ`:
+
+    >>> import jax.numpy as jnp, pilescore as ps
+    >>> grown = ps.Nonlinear(lambda p, u: jnp.exp(u), of=(ps.identity,))
+    >>> model = ps.Model(ps.RBF(0.5), data=ps.observe(grown, values=[2.0, 3.0], at=[0.0, 1.0], noise=0.01))
+    >>> solved = ps.solve_nonlinear(model)
+    >>> solved.status, solved.converged, solved.iterations < 30
+    ('converged', True, True)
+    >>> ps.posterior(solved.model).mean([0.0, 1.0]).round(2)  # log 2 and log 3
+    array([0.69, 1.1 ])
+    >>> abs(solved.pile.value - ps.pile(solved.model).value) < 1e-10, abs(solved.gap) < 1e-8
+    (True, True)
+    """
 
     model: Model
     """The model linearised there: ready for `pile`, `posterior`, `losses`, `accuracy` and `diagnose`."""
@@ -83,6 +99,7 @@ class Solved:
     """`converged`; `stagnated`, at rounding; `unsatisfied`: a minimum at which an equation does not hold; `not a
     minimum`; `stuck`: no step goes down; `diverged`; or `out of iterations`."""
     reason: str
+    """The status in a sentence."""
     steps: tuple[Step, ...]
     """All linearisations of the start that was best."""
     factorisations: int

@@ -29,7 +29,6 @@ from .errors import (
 from .evaluation import Trail, evaluated
 from .families import scores_by_temperature
 from .farm import Farm, batched, evaluations_a_task, refuse_nested, reported
-from .linalg import Solver
 from .methods import solver_of, with_solver
 from .misfit import left_out_variances, quadrature_weights, system_losses
 from .model import Model, as_grid, find, named_paths
@@ -41,6 +40,7 @@ from .repetitions import as_seeds, known_solution
 from .repetitions import seeded_models as _models
 from .running import progress_bar
 from .score import Pile, check_given, scored, value
+from .solvers import Solver
 from .system import IMPRECISE, solve
 
 FAILURES = (NotPositiveDefiniteError, NotSolvedError, ToleranceError, InputError)

@@ -11,9 +11,10 @@ from jaxtyping import Float
 from .covariances import KernelCovariance
 from .errors import InputError, NotPositiveDefiniteError, PrecisionWarning, listed, require
 from .layouts import Assembly, Layout, assembly
-from .linalg import EPS, Bounds, DenseFactored, Estimate, Factor, Factored, NotFactorableError, Solver, threads
+from .linalg import EPS, DenseFactored, Factor, NotFactorableError, threads
 from .methods import solver_of, with_solver
 from .model import Model
+from .solvers import Bounds, Estimate, Factored, Solver
 
 EIGENVALUES_UP_TO = 3000
 """The size up to which a failed factorisation is explained by the eigenvalues of the matrix."""

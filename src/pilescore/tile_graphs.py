@@ -15,19 +15,9 @@ from jaxtyping import Float
 from . import tiles
 from .cluster import Graph, Tasks, imported
 from .errors import PilescoreError
-from .linalg import (
-    EPS,
-    Bounds,
-    Covariance,
-    Factored,
-    NotFactorableError,
-    Pull,
-    Solver,
-    Tangent,
-    probe,
-    self_product,
-)
+from .linalg import EPS, NotFactorableError, probe, self_product
 from .running import progress_bar
+from .solvers import Bounds, Covariance, Factored, Pull, Solver, Tangent
 
 CHUNK = 4
 """Pairs of tiles that one task multiplies: all of a task's tiles are in memory at once."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from .cluster import Own, Worker, as_bytes, checked_client, free_disk, imported, survey
 from .errors import MemoryLimitError, as_count, require
-from .linalg import Covariance, Estimate, Solver
 from .running import cores
+from .solvers import Covariance, Estimate, Solver
 from .tile_graphs import CHUNK, TiledFactored
 
 TILES = (2048, 1536, 1024, 512, 256)

@@ -14,7 +14,8 @@ from scipy.linalg import blas, lapack
 
 from .cluster import imported
 from .errors import PilescoreError, require_float64
-from .linalg import ONE_BLAS_THREAD, Covariance, NotFactorableError, Tangent, checked, cholesky
+from .linalg import ONE_BLAS_THREAD, NotFactorableError, checked, cholesky
+from .solvers import Covariance, Tangent
 
 STRIP = 256
 """Columns that are solved for at once: SciPy's triangular solves stop a worker's other threads."""

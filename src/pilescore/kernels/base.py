@@ -34,6 +34,23 @@ class Kernel(eqx.Module):
 
     A kernel sees one pair of points; vectorising over pairs happens in `pilescore.gram` alone. A new
     kernel is one class with a `derivative` and a `smoothness`; kernels add, multiply and scale.
+
+    Examples
+    --------
+    An unknown amount of what decays at a rate, `k(x, y) = e^{−rx} e^{−ry}`:
+
+    >>> import equinox as eqx, jax, jax.numpy as jnp, pilescore as ps
+    >>> class Decay(ps.Kernel):
+    ...     rate: jax.Array = eqx.field(converter=jnp.asarray)  # an array of floats may be chosen by its evidence
+    ...     smoothness = float("inf")
+    ...     def derivative(self, alpha, beta, x, y):
+    ...         return (-self.rate) ** (alpha[0] + beta[0]) * jnp.exp(-self.rate * (x[0] + y[0]))
+    >>> kernel = 4.0 * Decay(2.0) + ps.RBF(0.5)
+    >>> float(kernel((0.0,), (0.0,))), float(kernel.derivative((1,), (0,), (0.0,), (0.0,)))
+    (5.0, -8.0)
+    >>> model = ps.Model(Decay(2.0), data=ps.observe(ps.identity, values=[3.0], at=[0.0]), gamma=1e-9)
+    >>> list(model.parameters), ps.posterior(model).mean([0.5]).round(3)  # 3/e
+    (['kernel.rate', 'gamma', 'eta'], array([1.104]))
     """
 
     @property

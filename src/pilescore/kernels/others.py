@@ -19,6 +19,11 @@ from .base import Hyperparameter, Kernel, MultiIndex, Point, Positive, Scalar, d
 class Constant(Kernel):
     """The constant kernel: an unknown offset of the given variance.
 
+    Parameters
+    ----------
+    value
+        The variance.
+
     Examples
     --------
     >>> import pilescore as ps

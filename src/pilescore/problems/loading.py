@@ -18,12 +18,13 @@ from ..choosing import free_name
 from ..domains import Box
 from ..errors import InputError, MemoryLimitError, describe, require
 from ..expressions import Language
-from ..linalg import Solver, require_memory
+from ..linalg import require_memory
 from ..methods import NAMES, as_solver, solver_of, with_solver
 from ..model import Model, check_bears
 from ..nonlinear import Nonlinear
 from ..observations import Observation
 from ..operators import RESERVED, Operator
+from ..solvers import Solver
 from . import blocks, candidates, faces, schema
 from .blocks import Ground, Piece
 from .contradictions import check_conditions, check_periodic, check_readings
@@ -46,11 +47,46 @@ MOST_POINTS = 2_000_000
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """What a problem file says; made by `load_problem`."""
+    """What a problem file says; made by `load_problem`.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, pilescore as ps
+    >>> text = '''
+    ... title = "A hanging cable"
+    ... [domain]
+    ... x = [0, 1]
+    ... [parameters]
+    ... load = 2.0
+    ... [[equation]]
+    ... equation = "dxx(u) = load"
+    ... [[condition]]
+    ... type = "dirichlet"
+    ... face = "all"
+    ... value = 0
+    ... [[kernel]]
+    ... type = "rbf"
+    ... '''
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     path = pathlib.Path(directory, "problem.toml")
+    ...     _ = path.write_text(text)
+    ...     problem = ps.load_problem(path)
+    >>> problem
+    Problem('A hanging cable', Box(x=(0, 1)), N = 32, kernels rbf)
+    >>> list(problem.over["rbf"])  # what is to be chosen
+    ['kernel.bandwidth', 'eta', 'physics.0.rho']
+    >>> problem.operator("load*dx(u)")
+    2 ∂x
+    >>> ps.posterior(problem.model).mean([0.5]).round(2)  # x(x − 1)
+    array([-0.25])
+    """
 
     path: Path
+    """Of the file."""
     title: str
+    """As the file has it, else the name of the file."""
     box: Box
+    """The domain."""
     unknown: str
     """The name of the function that is sought."""
     language: Language
@@ -64,7 +100,9 @@ class Problem:
     given_physics: bool
     """Whether the data are scored given the physics, as they are where an equation has unknown parameters."""
     starts: int
+    """Of the search for each kernel, as for `minimize`."""
     seed: int
+    """Of the starts."""
     inferred: tuple[str, ...]
     """The parameters that are to be inferred."""
     operators: tuple[str, ...]
@@ -72,6 +110,7 @@ class Problem:
     points: Float[np.ndarray, "n d"]
     """Where to predict it."""
     warnings: tuple[str, ...]
+    """What is worth knowing, but no mistake."""
     files: tuple[str, ...]
     """The files that it reads, besides its own."""
     digest: str

@@ -1,7 +1,7 @@
 """Run benchmarks and put the tables that they print into docs/benchmarks.md, between the marks of each.
 
-`python benchmarks/page.py evidence choosing` runs these two, and leaves the rest of the page as it is;
-`python benchmarks/page.py "scale --part certified"` runs a part. Further options go to the scripts.
+`python benchmarks/tables.py evidence choosing` runs these two, and leaves the rest of the page as it is;
+`python benchmarks/tables.py "scale --part certified"` runs a part. Further options go to the scripts.
 """
 
 from __future__ import annotations

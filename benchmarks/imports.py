@@ -1,0 +1,64 @@
+"""How long `import pilescore` takes, over `import jax, equinox, scipy.linalg`, which it is built on.
+
+New processes import the one and the other in turn; each says how long it took, without the start of Python. Then what
+else is imported, by its own time:
+
+    python benchmarks/imports.py            # 21 processes of each kind
+    python benchmarks/imports.py --smoke    # 2, to see that it runs
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import statistics
+import subprocess
+import sys
+
+BASE, OURS = "import jax, equinox, scipy.linalg", "import pilescore"
+LIMIT = 1.5
+SHOWN = 8
+MARK = "beyond the base"
+
+
+def seconds(statement: str) -> float:
+    """Return how long a statement takes in a new process."""
+    code = f"import time; start = time.perf_counter(); {statement}; print(time.perf_counter() - start)"
+    return float(subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def beyond() -> dict[str, float]:
+    """Return the milliseconds of what `import pilescore` imports beyond the base, by package, the longest first."""
+    code = f"import sys; {BASE}; print({MARK!r}, file=sys.stderr); {OURS}"
+    command = [sys.executable, "-X", "importtime", "-c", code]
+    said = subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True).stderr
+    found: collections.Counter[str] = collections.Counter()
+    for line in said.partition(MARK)[2].strip().splitlines():
+        own, _, module = line.removeprefix("import time:").split("|")
+        parts = module.strip().split(".")
+        found[".".join(parts[: 2 if parts[0] == "scipy" else 1])] += int(own)
+    return {package: own / 1e3 for package, own in found.most_common()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--smoke", action="store_true", help="few processes, to see that it runs")
+    repetitions = 2 if parser.parse_args().smoke else 21
+    times: dict[str, list[float]] = {BASE: [], OURS: []}
+    for repetition in range(repetitions + 1):
+        for statement, series in times.items():
+            taken = seconds(statement)
+            if repetition:  # the first compiles modules, and has the files read from disk
+                series.append(taken)
+    median = {statement: statistics.median(series) for statement, series in times.items()}
+    print("| import | median, s |\n|---|---|")
+    for statement, taken in median.items():
+        print(f"| `{statement}` | {taken:.3f} |")
+    print(f"\nratio {median[OURS] / median[BASE]:.2f}, at most {LIMIT}\n")
+    print("| beyond the base | own time, ms |\n|---|---|")
+    for package, own in list(beyond().items())[:SHOWN]:
+        print(f"| `{package}` | {own:.1f} |")
+
+
+if __name__ == "__main__":
+    main()
