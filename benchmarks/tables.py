@@ -58,8 +58,9 @@ def main() -> None:
         sys.exit(f"no marks in {PAGE.name} for {', '.join(map(repr, missing))}")
     for name in names.benchmark:
         text = printed(name, options)
-        page = block(name).sub(lambda _, text=text: text, PAGE.read_text(encoding="utf-8"))
-        PAGE.write_text(page, encoding="utf-8")
+        found = block(name).search(page := PAGE.read_text(encoding="utf-8"))
+        assert found is not None
+        PAGE.write_text(page[: found.start()] + text + page[found.end() :], encoding="utf-8")
 
 
 if __name__ == "__main__":

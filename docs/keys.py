@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from pathlib import Path
 
 from pilescore.problems.schema import DESCRIBED, Table, expected
@@ -18,7 +19,7 @@ def tables() -> str:
         shared = [key for key in kinds[0].model_fields if all(key in kind.model_fields for kind in kinds)]
         rows = [_row(kinds[0], key, "") for key in shared if key != "type"]
         for kind in kinds if len(kinds) > 1 else ():
-            values = " or ".join(f"`{each}`" for each in kind.model_fields["type"].annotation.__args__)
+            values = " or ".join(f"`{each}`" for each in typing.get_args(kind.model_fields["type"].annotation))
             own = [key for key in kind.model_fields if key not in shared]
             rows.append(f"| `type` = {values} | {kind.__doc__} |\n")
             rows += [_row(kind, key, "&ensp;") for key in own]
