@@ -1,0 +1,121 @@
+"""# Choose a kernel before there are data
+
+How well does a kernel suit an equation? A score without any data says it: for convection it finds the direction in
+which the solution is constant. With 40 readings the kernel that it chose is many times better than an isotropic one.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import pilescore as ps
+
+# %%
+# ## The question
+#
+# $f_t + 10 f_x = 0$: a wave that travels fast, which is hard to follow for many methods. Solutions are constant along
+# the characteristics, the lines of constant $x - 10 t$. No reading has been taken yet. Does the equation alone tell
+# which kernel to use?
+#
+# If draws of the kernel nearly satisfy the equation, little has to be learnt from it. That is what
+# $\log \det(I + \mathcal{G})$ measures: $\mathcal{G}$ is the covariance of $f_t + 10 f_x$ as an integral operator,
+# and the determinant is a Fredholm determinant, computed by quadrature. Low is good.
+
+BETA = 10.0
+strip = ps.Box(t=(0, 1), x=(0, 2 * np.pi))
+dt, dx = ps.partials(strip)
+convection = ps.impose(dt + BETA * dx, 0.0, on=strip.interior(ps.GaussLegendre(14)))
+print(ps.data_free_pile(ps.RBF(bandwidth=1.0), convection))
+
+# %%
+# `value` is the score. A determinant is only as good as the nodes that it was computed with: `error` is the change by
+# a finer rule, and `status` says whether it is below a millionth of the value. Here it is not, but an error of 0.02
+# in 61 does not matter for what follows.
+#
+# ## A landscape of kernels
+#
+# The kernel may now be turned by an angle $\theta$ and stretched: its lengths are $h/s$ along $\theta$ and $h s$
+# across.
+
+angles, stretches = np.linspace(0, np.pi, 61), np.geomspace(0.2, 1, 11)
+family = ps.AnisotropicRBF(theta=1.0, s=0.5, bandwidth=1.0)
+landscape = ps.data_free_landscape(family, convection, {"kernel.theta": angles, "kernel.s": stretches})
+values = landscape["value"]
+theta, s = (float(values[name][i]) for name, i in values.argmin(...).items())
+resolved = float((landscape["status"] == "resolved").mean())
+print(f"lowest at θ = {theta:.3f}, s = {s:.3f}; arctan β = {np.arctan(BETA):.3f}; {resolved:.0%} resolved")
+assert abs(theta - np.arctan(BETA)) <= angles[1] - angles[0]
+
+# %%
+# The lowest score is that of the characteristic direction. A landscape compares with half the nodes on each axis, so
+# that `resolved` is a severe verdict; the point that matters is resolved, as its own score says below. The grid has
+# steps of 0.05: `minimize` refines the angle. A model may consist of physics alone.
+
+alone = ps.Model(family, physics=convection).replace({"kernel.theta": theta, "kernel.s": s})
+refined = ps.minimize(alone, {"kernel.theta": (theta - 0.1, theta + 0.1)})
+oriented, direction = refined.model.kernel, refined.values["kernel.theta"]
+print(refined)
+print(ps.data_free_pile(oriented, convection))
+assert abs(direction - np.arctan(BETA)) < 0.005
+
+fig, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+image = ax.pcolormesh(angles, stretches, values.T, norm="log")
+fig.colorbar(image, ax=ax, label="data-free score")
+ax.axvline(np.arctan(BETA), color="w", linestyle="--", label="characteristics, arctan β")
+ax.plot(direction, s, "C3*", markersize=14, label="chosen kernel", clip_on=False)
+ax.set(yscale="log", xlabel="angle $\\theta$", ylabel="stretch $s$ (1: isotropic)")
+ax.set_yticks([0.2, 0.5, 1], labels=["0.2", "0.5", "1"])
+ax.minorticks_off()
+ax.legend(loc="upper left")
+plt.show()
+
+# %%
+# ## With 40 readings
+#
+# The wave is $\sin(x - 10 t)$, read at 40 random points with noise 0.1. Bandwidth and scale of each kernel are chosen
+# by the readings, given the physics.
+
+rng = np.random.default_rng(0)
+points = rng.uniform([0, 0], [1, 2 * np.pi], (40, 2))
+readings = np.sin(points[:, 1] - BETA * points[:, 0]) + 0.1 * rng.standard_normal(40)
+data = ps.observe(ps.identity, values=readings, at=points, noise=0.1)
+t, x = np.linspace(0, 1, 61), np.linspace(0, 2 * np.pi, 61)
+truth = np.sin(x[:, None] - BETA * t)
+grid = np.stack(np.meshgrid(t, x), axis=-1).reshape(-1, 2)
+
+kernels = {"isotropic": ps.RBF(1.0), "chosen without data": oriented, "one length per axis": ps.RBF([1.0, 1.0])}
+over = {"kernel.bandwidth": (0.05, 10), "eta": (0.01, 100)}
+means, errors = {}, {}
+for name, kernel in kernels.items():
+    fit = ps.minimize(ps.Model(kernel, data, convection, rho=0.01), over, starts=2, given_physics=True)
+    means[name] = ps.posterior(fit.model).mean(grid).reshape(truth.shape)
+    errors[name] = np.std(means[name] - truth) / np.std(truth)
+    print(f"{name:20} PILE {fit.pile.value:5.2f}, relative error {errors[name]:.2f}")
+assert max(errors["chosen without data"], errors["one length per axis"]) < 0.2
+assert errors["isotropic"] > 0.6
+
+fig, axes = plt.subplots(1, 3, sharey=True, figsize=(7, 3.2), layout="constrained")
+pictures = {"truth, and readings": truth} | {name: means[name] for name in ("isotropic", "chosen without data")}
+for ax, (name, picture) in zip(axes, pictures.items(), strict=True):
+    image = ax.pcolormesh(t, x, picture, vmin=-1.2, vmax=1.2, cmap="RdBu_r")
+    ax.set_title(name, fontsize="medium")
+    ax.set_xlabel("time $t$")
+axes[0].plot(*points.T, "k.", markersize=4)
+axes[0].set_ylabel("place $x$")
+fig.colorbar(image, ax=axes, label="$f$")
+plt.show()
+
+# %%
+# The isotropic kernel knows the wave around each reading only: lengths that suit the steep $t$ waste the gentle $x$,
+# and the nodes of the equation are too far apart to pass anything on. The oriented kernel carries each reading along
+# its characteristic.
+#
+# ## What the score did not see
+#
+# - It wants ever more stretch: $s$ is at the end of its grid. Constant along characteristics is right here, but not
+#   where there is a source or diffusion. Data have to set the lengths; here they chose the bandwidth.
+# - It says which kernel suits the equation, not the solution. Any wave, however rough, moves along the
+#   characteristics.
+# - One length for each axis, both chosen by the readings, does as well: the characteristics of so fast a wave are 6°
+#   off the axis. That kernel had to learn from the data what this one knew before.
+#
+# Next: [heat_coefficient.py](heat_coefficient.md), where the equation has an unknown coefficient.

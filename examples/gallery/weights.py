@@ -1,0 +1,121 @@
+"""# Weigh data against physics
+
+A field and its source are both measured, and nobody knows how well. PILE finds both noises, which are the weights of
+the two losses, together with bandwidth and scale; weights of one to one cost accuracy.
+"""
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+
+import pilescore as ps
+from pilescore.studies.poisson import forcing, solution
+
+# %%
+# ## The problem
+#
+# Poisson's equation on a square again, as in [losses_disagree.py](losses_disagree.md): $f$ and $\Delta f$ are
+# measured on 11 × 11 nodes. This time $f$ is measured well, with noise of deviation 0.05, and $\Delta f$ badly, with
+# deviation 1, and the model is told neither.
+#
+# The fit minimises data loss over $\gamma$ plus physics loss over $\rho$ plus regularisation over $\eta$. These
+# weights are noises: a reading has the variance $\gamma/2$, the equation at a node of weight $w$ the variance
+# $\rho/2w$. Our guess to begin with is that both deviations are 1.
+
+square = ps.Box(x=(-1, 1), y=(-1, 1))
+laplacian = ps.laplacian(square)
+nodes = square.interior(ps.Chebyshev(11))
+w = float(nodes.weights[0])  # the same for all nodes of this rule
+TRUE = {"f": 0.05, "Δf": 1.0}
+rng = np.random.default_rng(0)
+f, source = (np.asarray(jax.vmap(exact)(jnp.asarray(nodes.points))) for exact in (solution, forcing))
+model = ps.Model(
+    kernel=ps.RBF(bandwidth=0.5),
+    data=ps.observe(ps.identity, values=f + TRUE["f"] * rng.standard_normal(len(nodes)), at=nodes.points),
+    physics=ps.impose(laplacian, source + TRUE["Δf"] * rng.standard_normal(len(nodes)), on=nodes),
+    gamma=2.0,
+    rho=2.0 * w,
+)
+
+# %%
+# ## Find everything at once
+#
+# The source was measured, so that PILE of data and physics together is the score.
+
+over = {"kernel.bandwidth": (0.05, 5), "eta": (1e-2, 1e4), "gamma": (1e-4, 1e2), "rho": (1e-4 * w, 1e2 * w)}
+best = ps.minimize(model, over, starts=8)
+print(best)
+noise = {"f": (best.values["gamma"] / 2) ** 0.5, "Δf": (best.values["rho"] / (2 * w)) ** 0.5}
+for (what, found), name in zip(noise.items(), ("gamma", "rho"), strict=True):
+    error = 0.5 * found * best.standard_errors[name] / best.values[name]  # of the root of a variance
+    print(f"noise of {what}: {found:.3f} ± {error:.3f} (true: {TRUE[what]})")
+    assert abs(found - TRUE[what]) < 2.5 * error
+
+# %%
+# ## One to one
+#
+# Two usual ways to have less to choose. *Fixed*: leave both noises at 1, choose bandwidth and scale. *Tied*: let PILE
+# choose one noise for both, so that a residual of $f$ counts as much as one of $\Delta f$. `ties` makes $\rho$ follow
+# $\gamma$.
+
+fewer = {name: over[name] for name in ("kernel.bandwidth", "eta")}
+fixed = ps.minimize(model, fewer, starts=3)
+tied = ps.minimize(model, fewer | {"gamma": over["gamma"]}, ties={"rho": lambda p: w * p["gamma"]}, starts=8)
+print(tied)
+fits = {"found": best, "one to one, tied": tied, "one to one, fixed": fixed}
+print(ps.compare(fits)[["rank", "pile", "nats", "fit", "fitted"]].round(2))
+
+fine = square.interior(ps.GaussLegendre(20))
+errors = {}
+for name, fit in fits.items():
+    risks = ps.accuracy(fit.model, solution, fine, laplacian, operator_truth=forcing)
+    assert risks.physics is not None
+    errors[name] = risks.data.relative_l2, risks.physics.relative_l2
+    print(f"{name:18} relative error in f {errors[name][0]:.3f}, in Δf {errors[name][1]:.3f}")
+assert errors["found"][0] < 0.75 * min(errors["one to one, tied"][0], errors["one to one, fixed"][0])
+assert errors["found"][1] < 0.5 * errors["one to one, tied"][1]
+
+# %%
+# ## The landscape
+#
+# PILE over both noises, at the bandwidth and the scale that were found, in nats above the minimum. Points along one
+# noise share the expensive part of the work, so that such a sweep is cheap.
+
+deviations = {"gamma": np.geomspace(0.01, 2, 25), "rho": np.geomspace(0.1, 10, 25)}
+grid = {"gamma": 2 * deviations["gamma"] ** 2, "rho": 2 * w * deviations["rho"] ** 2}
+scores = ps.sweep(best.model, grid)
+nats = 0.5 * model.size * (scores["pile"].transpose("rho", "gamma").values - best.pile.value)
+
+fig, (left, right) = plt.subplots(1, 2, figsize=(7.5, 4), width_ratios=(3, 2), layout="constrained")
+lines = left.contour(*deviations.values(), nats, levels=[1, 3, 10, 30, 100, 300], cmap="viridis")
+left.clabel(lines, fmt="%g")
+path = best.runs[0].path  # from our guess
+left.plot(np.sqrt(path["gamma"] / 2), np.sqrt(path["rho"] / (2 * w)), "k.-", linewidth=0.8, label="path from our guess")
+left.plot(*noise.values(), "k*", markersize=13, label="found")
+left.plot(*TRUE.values(), "C3X", markersize=9, label="true")
+left.plot([0.1, 2], [0.1, 2], "C1--", label="one to one")
+left.set(
+    xscale="log", yscale="log", xlabel="noise of $f$", ylabel="noise of $\\Delta f$", title="nats above the minimum"
+)
+left.legend(loc="lower left", fontsize="small")
+for number, (name, pair) in enumerate(errors.items()):
+    right.bar(np.arange(2) + 0.27 * (number - 1), pair, width=0.25, label=name)
+right.set_xticks([0, 1], labels=["in $f$", "in $\\Delta f$"])
+right.set(title="relative error")
+right.legend(fontsize="small")
+plt.show()
+
+# %%
+# Both noises are found to within two standard errors. Tied, the one noise goes with the good readings of $f$, so that
+# the model believes the bad source as much and follows its noise: the error in $\Delta f$ is several times larger.
+# Fixed, it is the readings of $f$ that it does not believe enough.
+#
+# ## What could go wrong
+#
+# Where the equation is exact there is no noise of the source to be found: PILE of both sends $\rho$ to its lower
+# bound, or gives the readings up for noise. Score the data given the physics there, as in
+# [heat_coefficient.py](heat_coefficient.md). And take several starts: the tied model has three minima, far apart, as
+# its print shows.
+#
+# Next: [kernel_before_data.py](kernel_before_data.md), the kernel itself.
