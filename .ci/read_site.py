@@ -19,33 +19,52 @@ MEASURED = """() => ({
     links: [...document.querySelectorAll("a[href], link[href]")].map((part) => part.href),
     pictures: [...document.images].filter((part) => !part.complete || !part.naturalWidth).map((part) => part.src),
     formulas: [...document.querySelectorAll("math")].filter((part) => !part.getBoundingClientRect().width).length,
-    raw: document.querySelector("article")?.innerText.match(/\\\\(frac|sum|mathrm|lVert)|\\$[^$\\n]{1,80}\\$/)?.[0],
+    raw: [...document.querySelectorAll("article p, article li, article td")].map((part) => {
+        const text = part.cloneNode(true);
+        text.querySelectorAll("code, math").forEach((inside) => inside.remove());
+        return text.textContent.match(/\\\\(frac|sum|mathrm|lVert)|\\$[^$\\n]{1,80}\\$/)?.[0];
+    }).filter(Boolean),
     ids: [...document.querySelectorAll("[id], a[name]")].map((part) => part.id || part.name),
 })"""
 
 
-def look(browser, path: Path, name: str, folder: Path | None) -> tuple[list[str], dict]:
-    """Open a page, and return what is wrong with it and what it has."""
-    width, height = WIDTHS[name]
-    context = browser.new_context(viewport={"width": width, "height": height}, is_mobile=name == "phone")
-    tab, problems = context.new_page(), []
-    tab.on("console", lambda said: problems.append(f"console: {said.text}"))
-    tab.on("pageerror", lambda error: problems.append(f"error: {error}"))
-    tab.on("requestfailed", lambda request: problems.append(f"not loaded: {request.url}"))
-    tab.on(
-        "request", lambda sent: None if sent.url.startswith(("file:", "data:", "blob:")) else problems.append(sent.url)
-    )
-    tab.goto(path.absolute().as_uri())
-    found = tab.evaluate(MEASURED)
-    if found["width"] > found["window"]:
-        problems.append(f"{found['width']} px wide in a window of {found['window']} px")
-    problems += [f"picture missing: {source}" for source in found["pictures"]]
-    problems += ["a formula is not drawn"] * bool(found["formulas"])
-    problems += [f"LaTeX in the text: {found['raw']}"] * bool(found["raw"])
-    if folder:
-        tab.screenshot(path=folder / f"{'-'.join(path.with_suffix('').parts[-2:])}-{name}.png", full_page=True)
-    context.close()
-    return problems, found
+class Reader:
+    """A window of some width, and what went wrong in it since it was last asked."""
+
+    def __init__(self, browser, name: str) -> None:
+        width, height = WIDTHS[name]
+        window = browser.new_context(viewport={"width": width, "height": height}, is_mobile=name == "phone")
+        self.name, self.tab, self.problems = name, window.new_page(), []
+        self.tab.on("console", lambda said: self.problems.append(f"console: {said.text}"))
+        self.tab.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
+        self.tab.on("requestfailed", self.failed)
+        self.tab.on("request", lambda request: self.asked(request.url))
+
+    def asked(self, url: str) -> None:
+        """Nothing is to be asked for that is not on this machine."""
+        if not url.startswith(("file:", "data:", "blob:")):
+            self.problems.append(f"asked for {url}")
+
+    def failed(self, request) -> None:
+        """All is to be found; what the next page cut short does not count."""
+        if request.failure != "net::ERR_ABORTED":
+            self.problems.append(f"not loaded: {request.url}")
+
+    def look(self, path: Path, folder: Path | None) -> tuple[list[str], dict]:
+        """Open a page, and return what is wrong with it and what it has."""
+        self.problems.clear()
+        self.tab.goto(path.absolute().as_uri())
+        found = self.tab.evaluate(MEASURED)
+        problems = list(self.problems)
+        if found["width"] > found["window"]:
+            problems.append(f"{found['width']} px wide in a window of {found['window']} px")
+        problems += [f"picture missing: {source}" for source in found["pictures"]]
+        problems += ["a formula is not drawn"] * bool(found["formulas"])
+        problems += [f"LaTeX in the text: {text}" for text in found["raw"]]
+        if folder:
+            name = "-".join((*path.with_suffix("").parts[-2:], self.name))
+            self.tab.screenshot(path=folder / f"{name}.png", full_page=True)
+        return problems, found
 
 
 def searched(browser, path: Path) -> list[str]:
@@ -87,10 +106,10 @@ def main() -> None:
     problems, pages = [], {}
     with running_browser() as browser:
         problems += searched(browser, root / "index.html")
-        for path in paths:
-            for name in WIDTHS:
-                wrong, pages[path] = look(browser, path, name, folder)
-                problems += [f"{path.relative_to(root)}, {name}: {each}" for each in wrong]
+        for reader in [Reader(browser, name) for name in WIDTHS]:
+            for path in paths:
+                wrong, pages[path] = reader.look(path, folder)
+                problems += [f"{path.relative_to(root)}, {reader.name}: {each}" for each in wrong]
     problems += dead(pages, root)
     print(f"{len(paths)} pages, {sum('.html' in link for found in pages.values() for link in found['links'])} links")
     sys.exit("\n".join(problems) or 0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import optax  # noqa: F401  (its log is to find the real streams, which the gallery replaces while it runs)
+
 ORDER = [
     "first_ode",
     "losses_disagree",
