@@ -11,16 +11,16 @@ ORDER = [
     "losses_disagree",
     "bandwidth",
     "weights",
+    "kernel_before_data",
     "heat_coefficient",
     "wrong_equation",
-    "cooling_water",
-    "mercury",
-    "kernel_before_data",
     "failing_model",
     "bad_sensor",
     "burgers",
     "score_a_pinn",
     "large",
+    "cooling_water",
+    "mercury",
 ]
 
 

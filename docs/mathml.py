@@ -8,6 +8,7 @@ from typing import Any
 
 from latex2mathml.converter import convert
 
+FUNCTION = re.compile(r"(\\(?:log|det|exp))\b(?! *\()")  # MathML sets what follows close by
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
@@ -18,4 +19,5 @@ def on_page_content(html: str, **_: Any) -> str:
 
 def mathml(found: re.Match[str]) -> str:
     """Return the element for one formula: a block of its own for `$$…$$`."""
-    return convert(unescape(found[2]), display="block" if found[1] == "div" else "inline")
+    latex = FUNCTION.sub(r"\1\\,", unescape(found[2]))
+    return convert(latex, display="block" if found[1] == "div" else "inline")

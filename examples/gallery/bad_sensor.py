@@ -37,9 +37,9 @@ print(f"readings are from {readings.min():.2f} to {readings.max():.2f}; sensor {
 # %%
 # ## Fit, and ask
 #
-# Nothing about that value stands out by itself. PILE chooses the bandwidth, the noise `gamma` and the scale `eta`; the
-# equation and the inner wall are exact, so that the readings are scored given them. Rules work on the ring as on a
-# box.
+# Nothing about that value stands out by itself. PILE chooses the bandwidth, the noise `gamma` and the scale `eta`;
+# the equation and the inner wall are exact, so that the readings are scored given them. Rules work on the ring as on
+# a box.
 
 
 def fit(keep: np.ndarray, equation: bool = True) -> tuple[ps.Minimum, ps.Diagnosis]:
@@ -132,6 +132,8 @@ plt.show()
 # %%
 # ## What can go wrong
 #
-# A reading is an outlier only if others can predict it: a lone sensor far from the rest may say anything. A neighbour
-# of a bad sensor may be accused with it, so leave out one at a time, the worst first. And a fault that many sensors
-# share is no outlier: then it is the physics that seems wrong, as in [wrong_equation.py](wrong_equation.md).
+# Whether it takes the equation depends on the fault: of one of 0.2 instead of 0.15, the readings alone told in four
+# draws of four; of this one in one of four. A reading is an outlier only if others can predict it: a lone sensor far
+# from the rest may say anything. A neighbour of a bad sensor may be accused with it, so leave out one at a time, the
+# worst first. And a fault that many sensors share is no outlier: then it is the physics that seems wrong, as in
+# [wrong_equation.py](wrong_equation.md).

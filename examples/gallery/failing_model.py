@@ -60,9 +60,9 @@ assert first.healthy
 
 # %%
 # It looks fine. The search has converged, no bound was hit, the equation is met (`physics` is about 1e-6), and
-# intervals hold about as many of the left-out readings as they should. But compare PILE with that of no model at all,
-# in which every reading is independent noise of the best size, $\log 2 \pi \overline{y^2} + 1$: there is a gain of two
-# nats, which is nothing. The noise was 0.3; the model says 0.70, and has taken the wave for noise.
+# intervals hold nearly as many of the left-out readings as they should. But compare PILE with that of no model at
+# all, in which every reading is independent noise of the best size, $\log 2 \pi \overline{y^2} + 1$: there is a gain
+# of two nats, which is nothing. The noise was 0.3; the model says 0.70, and has taken the wave for noise.
 
 nothing = np.log(2 * np.pi * np.mean(readings**2)) + 1
 print(f"PILE {isotropic.pile.value:.3f}; of independent noise {nothing:.3f}")

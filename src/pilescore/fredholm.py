@@ -251,7 +251,9 @@ def fredholm_logdet(
         Nodes on the domain of integration, as `ps.Box(x=(0, 1)).interior(ps.GaussLegendre(40))`.
     c
         The factor, of either sign.
-    refine, tolerance
+    refine
+        As for `data_free_pile`.
+    tolerance
         As for `data_free_pile`.
 
     Examples
@@ -290,7 +292,11 @@ def data_free_landscape(
 
     Parameters
     ----------
-    kernel, physics, rho, eta
+    kernel
+        As for `data_free_pile`.
+    physics
+        As for `data_free_pile`.
+    rho, eta
         As for `data_free_pile`.
     grid
         Values by name, as `{"kernel.theta": np.linspace(0, np.pi, 50), "kernel.s": np.geomspace(0.1, 10, 50)}`; names

@@ -180,8 +180,10 @@ def pile_and_gradient(
         The model.
     names
         The hyperparameters to differentiate in; all of `model.parameters` unless given.
-    profiled, given_physics, solver
-        As for `pile`: the gradient of that score. With a solver that gives bounds it is the gradient of the midpoint.
+    profiled, given_physics
+        As for `pile`: the gradient of that score.
+    solver
+        As for `pile`. With a solver that gives bounds it is the gradient of the midpoint.
 
     Examples
     --------
@@ -239,7 +241,9 @@ def pile_many(
         The model.
     values
         By name, as for `Model.replace`: the i-th score is of the i-th value of each.
-    profiled, given_physics, solver
+    profiled, given_physics
+        As for `pile`.
+    solver
         As for `pile`.
 
     Examples

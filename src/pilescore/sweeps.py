@@ -78,10 +78,17 @@ def sweep(
     seeds
         Whole numbers, one for each repetition: given to the function, or, for a model with a known `truth`, used to
         draw its data anew, as `L truth` plus noise of the model's own temperatures.
-    truth, on, operator, operator_truth, scale
-        As for `accuracy`. Without `on`, Gauss–Legendre nodes, 30 a side, of the region of the equation; without
-        `operator`, its operator if that is linear. The equation is the physics block with the highest derivatives, the
-        first of such.
+    truth
+        As for `accuracy`.
+    on
+        As for `accuracy`; unless given, Gauss–Legendre nodes, 30 a side, of the region of the equation: the physics
+        block with the highest derivatives, the first of such.
+    operator
+        As for `accuracy`; unless given, that of the equation if it is linear.
+    operator_truth
+        As for `accuracy`.
+    scale
+        As for `accuracy`.
     profiled, given_physics
         As for `pile`.
     losses
