@@ -286,7 +286,7 @@ def against_product(name: str, size: int) -> dict[str, Any]:
 
 def hundred_thousand(smoke: bool) -> None:
     size = 600 if smoke else 100_000
-    print(f"\n### {size} scattered observations, RBF(0.3) (asked: width ≤ 1e-3, memory ≤ 2 GB, ≤ 3 products)")
+    print(f"\n### {size} scattered observations, RBF(0.3) (aim: width ≤ 1e-3, memory ≤ 2 GB, ≤ 3 products)")
     table("model", "width", "rank", "products", "peak memory, GB", "time / product", "first call / product")
     for name in ["convection, scattered", "Poisson, scattered"][: 1 if smoke else 2]:
         found = fresh(against_product, name, size)
@@ -418,7 +418,7 @@ def by_lapack(size: int) -> dict[str, Any]:
 
 
 def distributed(smoke: bool) -> None:
-    print("\n### Tiles on workers of one thread each, against LAPACK in one process (asked: ≤ 1.6 at N = 20,000)")
+    print("\n### Tiles on workers of one thread each, against LAPACK in one process (aim: ≤ 1.6 at N = 20,000)")
     columns = "PILE − that of LAPACK", "largest worker, GB", "on disk at once, GB", "written, GB", "received, GB"
     table("N", "workers", "limit of each", "time", "over", *columns)
     small, middle, large = (400, 600, 900) if smoke else (10_000, 20_000, 30_000)
