@@ -15,8 +15,8 @@ import pilescore as ps
 #
 # Stan Wagon poured hot water into a mug, put a probe in, and wrote the temperature down every minute, for his
 # students to find out how far Newton's law of cooling holds. The readings, to 0.1 °C, are the data set `CoolingWater`
-# of the R package [mosaicData](https://cran.r-project.org/package=mosaicData); see R. Portmann and S. Wagon, *How
-# quickly does hot water cool?*, Mathematica in Education and Research 10(3), 2005.
+# of the R package [mosaicData](https://vincentarelbundock.github.io/Rdatasets/doc/mosaicData/CoolingWater.html); see
+# R. Portmann and S. Wagon, *How quickly does hot water cool?*, Mathematica in Education and Research 10(3), 2005.
 
 READINGS = """
 98.2 94.4 91.4 89.1 86.9 84.9 83.1 81.2 79.5 78.0 76.5 75.2 73.8 72.6 71.4 70.3 69.3 68.2 67.2 66.3 65.3 64.3 63.7
