@@ -2,8 +2,8 @@
 
 Every figure is a ratio of times taken in one process:
 
-    python benchmarks/choosing.py            # the table
-    python benchmarks/choosing.py --smoke    # small sizes, to see that it runs
+    python -m benchmarks.choosing            # the table
+    python -m benchmarks.choosing --smoke    # small sizes, to see that it runs
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import statistics
 from collections.abc import Callable
 
 import numpy as np
+from benchmarks.evidence import THREADS, convection, poisson, seconds
 from scipy.linalg import blas, lapack
 
 import pilescore as ps
-from evidence import THREADS, convection, poisson, seconds
 from pilescore.studies import poisson as study
 
 SIX = {
@@ -50,11 +50,11 @@ def landscape(side: int, points: int) -> float:
         with THREADS.limit(limits=1, user_api="blas"):
             return loop()
 
-    ps.data_free_landscape(kernel, physics, grid, progress=False)  # compiles
+    ps.data_free_landscape(ps.Model(kernel, physics=physics), grid, progress=False)  # compiles
     taken, bare = [], []
     for _ in range(3):
         bare.append(min(loop(), loop_with_one_thread()))
-        taken.append(seconds(lambda: ps.data_free_landscape(kernel, physics, grid, progress=False)))
+        taken.append(seconds(lambda: ps.data_free_landscape(ps.Model(kernel, physics=physics), grid, progress=False)))
     return statistics.median(taken) / statistics.median(bare)
 
 
@@ -70,7 +70,11 @@ def minimisation(data: int, side: int, budget: int) -> tuple[float, int]:
     one()
     before = [one() for _ in range(10)]
     found: list[ps.Minimum] = []
-    taken = seconds(lambda: found.append(ps.minimize(model, SIX, max_evaluations=budget, progress=False)))
+    taken = seconds(
+        lambda: found.append(
+            ps.minimize(model, SIX, search=ps.SearchOptions(max_evaluations=budget), run=ps.RunOptions(progress=False))
+        )
+    )
     after = [one() for _ in range(10)]
     return taken / (found[0].evaluations * statistics.median(before + after)), found[0].evaluations
 
@@ -85,7 +89,7 @@ def temperatures(side: int, points: int) -> float:
             ps.pile(model.replace({"rho": rho}))
 
     def sweep() -> None:
-        ps.sweep(model, {"rho": values}, progress=False)
+        ps.sweep(model, {"rho": values}, run=ps.RunOptions(progress=False))
 
     return ratio(sweep, loop)
 
@@ -112,10 +116,9 @@ def with_errors(side: int, seeds: int) -> float:
             lambda seed: models[seed],
             {"kernel.bandwidth": bandwidths},
             seeds=range(seeds),
-            truth=study.solution,
-            operator_truth=study.forcing,
             losses=True,
-            progress=False,
+            run=ps.RunOptions(progress=False),
+            known=ps.KnownSolution(study.solution, operator_truth=study.forcing),
         )
 
     return ratio(sweep, bare)
@@ -128,7 +131,13 @@ def side_by_side(side: int) -> float:
     starts = [{"kernel.bandwidth": h} for h in (0.2, 0.4, 0.7, 1.2)]
 
     def run(some: list[dict[str, float]]) -> ps.Minimum:
-        return ps.minimize(model, over, starts=some, max_evaluations=10, hessian=False, progress=False)
+        return ps.minimize(
+            model,
+            over,
+            starts=some,
+            search=ps.SearchOptions(max_evaluations=10, curvature=False),
+            run=ps.RunOptions(progress=False),
+        )
 
     return ratio(lambda: run(starts), lambda: [run([start]) for start in starts])
 

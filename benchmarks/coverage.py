@@ -1,6 +1,6 @@
 """How often the inferred parameters of examples/transport lie within two standard errors of the truth.
 
-`python benchmarks/coverage.py` draws the noise anew by 20 seeds and infers velocity and diffusivity from each;
+`python -m benchmarks.coverage` draws the noise anew by 20 seeds and infers velocity and diffusivity from each;
 `--smoke` by one. It ends with exit code 1 if both lie within two standard errors in fewer than 17 of 20.
 """
 
@@ -33,7 +33,7 @@ def made() -> Any:
     return module
 
 
-def inferred(seed: int) -> ps.Selection:
+def inferred(seed: int) -> ps.problems.Selection:
     """Return what `pilescore select` finds with the readings of a seed."""
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)

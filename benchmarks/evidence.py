@@ -2,8 +2,8 @@
 
 Every figure is a ratio of medians of interleaved repetitions in one process:
 
-    python benchmarks/evidence.py            # the table, peak memory and first calls
-    python benchmarks/evidence.py --smoke    # small sizes, to see that it runs
+    python -m benchmarks.evidence            # the table, peak memory and first calls
+    python -m benchmarks.evidence --smoke    # small sizes, to see that it runs
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from scipy.linalg import lapack
 from threadpoolctl import ThreadpoolController
 
 import pilescore as ps
-from pilescore.gram import covariance
-from pilescore.layouts import layout
+from pilescore.covariance.gram import covariance
+from pilescore.covariance.tiles import layout
 
 NAMES = ["kernel.bandwidth", "gamma", "rho"]
 THREADS = ThreadpoolController()
@@ -32,7 +32,7 @@ LIMITS = {338: (3.0, 9.0), 1400: (1.5, 4.2), 5000: (1.35, 3.6)}
 def poisson(side: int) -> ps.Model:
     """W1 at `side` = 13: noisy f and Δf on a Chebyshev grid of side² nodes."""
     square = ps.Box(x=(-1, 1), y=(-1, 1))
-    nodes = square.interior(ps.Chebyshev(side))
+    nodes = square.interior(ps.quadrature.Chebyshev(side))
     truth = np.sin(np.pi * nodes.points[:, 0]) * np.sin(np.pi * nodes.points[:, 1])
     noisy = truth + 0.05 * np.random.default_rng(0).standard_normal(side**2)
     return ps.Model(

@@ -4,8 +4,8 @@ Every figure is a ratio of times in one process, each the median of interleaved 
 compiles: of `network_pile`, over the Jacobian of the same rows written by hand and `scipy.linalg.eigh` of a matrix of
 the smaller of the two sizes:
 
-    python benchmarks/networks.py            # the table
-    python benchmarks/networks.py --smoke    # small sizes, to see that it runs
+    python -m benchmarks.networks            # the table
+    python -m benchmarks.networks --smoke    # small sizes, to see that it runs
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def model(inside: int, sides: int) -> ps.Model:
     return ps.Model(
         kernel=ps.RBF(bandwidth=1.0),
         physics=[
-            ps.impose(dt + BETA * dx, 0.0, on=STRIP.interior(ps.MonteCarlo(inside, seed=1))),
-            ps.dirichlet(lambda p: jnp.sin(p[1]), on=STRIP.face(t=0)(ps.MonteCarlo(sides, seed=2))),
+            ps.impose(dt + BETA * dx, 0.0, on=STRIP.interior(ps.quadrature.MonteCarlo(inside, seed=1))),
+            ps.dirichlet(lambda p: jnp.sin(p[1]), on=STRIP.face(t=0)(ps.quadrature.MonteCarlo(sides, seed=2))),
         ],
     )
 
@@ -91,7 +91,9 @@ def measure(sizes: list[int], inside: int, sides: int, repeat: int) -> None:
             "jacobian": jacobian,
             "eigh": lambda: eigh(gram, driver="evd"),
             "held": lambda: ps.network_pile(apply, params, posed, progress=False),
-            "streamed": lambda: ps.network_pile(apply, params, posed, memory=half, progress=False),
+            "streamed": lambda: ps.network_pile(
+                apply, params, posed, points=ps.networks.ScoringPoints(memory=half), progress=False
+            ),
             "last layer": lambda: ps.network_pile(apply, params, posed, parameters="last layer", progress=False),
         },
         repeat + 1,

@@ -3,8 +3,8 @@
 Every figure is a ratio of times in one process: of the solve, over its number of factorisations times `dpotrf` of the
 same matrix, each the median of interleaved repetitions:
 
-    python benchmarks/nonlinear.py            # the table
-    python benchmarks/nonlinear.py --smoke    # small sizes, to see that it runs
+    python -m benchmarks.nonlinear            # the table
+    python -m benchmarks.nonlinear --smoke    # small sizes, to see that it runs
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ import numpy as np
 from scipy.linalg import lapack
 
 import pilescore as ps
-from pilescore.evaluation import score_and_gradient
-from pilescore.gram import covariance
-from pilescore.layouts import assembly
+from pilescore.covariance.gram import covariance
+from pilescore.covariance.tiles import assembly
 
 LIMIT = 2.0
 
@@ -46,8 +45,8 @@ def posed(
     return ps.Model(
         kernel=ps.RBF(bandwidth=bandwidth),
         physics=[
-            ps.impose(equation, source, on=ps.nodes(points, np.ones(inner)), noise=noise),
-            ps.impose(ps.identity, 0.0, on=ps.nodes(edge, np.ones(len(edge))), noise=1e-2 * noise),
+            ps.impose(equation, source, on=ps.domains.nodes_at(points, np.ones(inner)), noise=noise),
+            ps.impose(ps.identity, 0.0, on=ps.domains.nodes_at(edge, np.ones(len(edge))), noise=1e-2 * noise),
         ],
     )
 
@@ -94,11 +93,11 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def measured(model: ps.Model, repetitions: int) -> tuple[ps.Solved, float, float, float]:
+def measured(model: ps.Model, repetitions: int) -> tuple[ps.nonlinear.Solution, float, float, float]:
     """Return the solution, its cost a factorisation, that of a warm one, and with a gradient, in dpotrf."""
     names = ["kernel.bandwidth", "physics.0.rho", "eta"]
     solved = ps.solve_nonlinear(model)
-    score_and_gradient(model, names, False, False)
+    ps.pile_and_gradient(model, names)
     parts = assembly(solved.model.blocks)
     matrix = covariance(model.kernel, parts.rows, 1.0)
     matrix.T.flat[:: model.size + 1] += model.noise[parts.rows.order]
@@ -114,7 +113,7 @@ def measured(model: ps.Model, repetitions: int) -> tuple[ps.Solved, float, float
                 factored(),
                 seconds(lambda: ps.solve_nonlinear(model)),
                 seconds(lambda: ps.solve_nonlinear(model, starts=solved)),
-                seconds(lambda: score_and_gradient(model, names, False, False)),
+                seconds(lambda: ps.pile_and_gradient(model, names)),
             )
         )
     potrf, solve, warm, gradient = (statistics.median(column) for column in zip(*times, strict=True))
@@ -125,7 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="small sizes, to see that it runs")
     smoke = parser.parse_args().smoke
-    warnings.simplefilter("ignore", ps.PrecisionWarning)
+    warnings.simplefilter("ignore", ps.errors.PrecisionWarning)
     print("| workload | N | factorisations | solve over them | at most | warm solve | with gradient |")
     print("|---|---|---|---|---|---|---|")
     for name, make in WORKLOADS.items():

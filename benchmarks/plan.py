@@ -1,13 +1,13 @@
-"""What an exact factorisation would take on many nodes: the tasks of `pilescore.tile_graphs` on simulated workers.
+"""Cost of an exact factorisation on many nodes: the tasks of `solvers/tile_cholesky.py` on simulated workers.
 
 The tasks come from `TiledFactored` itself, which here sends them to a simulated cluster. Simulated are Dask's choice of
 a worker (of those that hold an input, the one where a task can start first), stealing, the copies of tiles that are
 fetched and dropped again, one link into and one out of each worker, and one scheduler that handles task after task:
 
-    python benchmarks/plan.py                     # the tables of docs/plan.md; ten minutes or more
-    python benchmarks/plan.py --tile 8192 --slots 1 --nodes 64 --gradient    # one simulation
-    python benchmarks/plan.py --measure           # against one and two workers on this machine
-    python benchmarks/plan.py --smoke             # small, to see that it runs
+    python -m benchmarks.plan                     # the tables of docs/plan.md; ten minutes or more
+    python -m benchmarks.plan --tile 8192 --slots 1 --nodes 64 --gradient    # one simulation
+    python -m benchmarks.plan --measure           # against one and two workers on this machine
+    python -m benchmarks.plan --smoke             # small, to see that it runs
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 import pilescore as ps
-from pilescore import tile_graphs, tiles
-from pilescore.linalg import ONE_BLAS_THREAD
-from pilescore.tile_graphs import CHUNK, TiledFactored
+from pilescore.parallel.resources import ONE_BLAS_THREAD
+from pilescore.solvers import tile_cholesky as tile_graphs
+from pilescore.solvers.tile_cholesky import PAIRS_PER_TASK, TiledFactored
 
 STEAL, REDUCE, LATENCY = 1.0, 2.0, 0.1
 """Dask's own: seconds between looks for work to steal and for copies to drop, and what it adds for a transfer."""
@@ -106,7 +106,7 @@ class Future(Ref):
 
 
 class Graph:
-    """Takes the place of `cluster.Graph`."""
+    """Takes the place of `cluster.TaskGraph`."""
 
     def __init__(self, owner: Simulation) -> None:
         self.owner = owner
@@ -131,22 +131,22 @@ def cost(
     function: Callable[..., Any], given: tuple[Any, ...], shapes: dict[int, tuple[int, int]]
 ) -> tuple[tuple[int, int], float, int]:
     """Return the shape of a result, the flops of products and solves, and the elements that are assembled."""
-    if function is tiles.factored:
+    if function is tile_graphs.factor_tile:
         source, _, rows, columns, pivot, *both = given
         r, c = rows[1] - rows[0], columns[1] - columns[0]
         used = both if rows == columns else both[: len(both) // 2]
         flops = sum(2.0 * r * c * shapes[each.key][1] for each in used)
         flops += 0.0 if pivot is None else c**3 / 3 if pivot is True else float(r * c**2)
         return (r, c), flops, r * c if source is not None else 0
-    if function is tiles.inverted:
+    if function is tile_graphs.invert_tile:
         shape = shapes[given[0].key]
         return shape, shape[0] ** 3 / 3, 0
-    if function is tiles.eliminated:
+    if function is tile_graphs.inverse_factor_tile:
         _, pivot, *both = given
         left, right = both[: len(both) // 2], both[len(both) // 2 :]
         r, c = shapes[left[0].key][0], shapes[right[0].key][1]
         return (r, c), sum(2.0 * r * c * shapes[e.key][1] for e in left) + (2.0 * r * r * c if pivot else 0.0), 0
-    if function is tiles.joined:
+    if function is tile_graphs.inverse_tile:
         _, twice, *both = given
         left, right = (both, both) if twice else (both[: len(both) // 2], both[len(both) // 2 :])
         r, c = shapes[left[0].key][1], shapes[right[0].key][1]
@@ -155,7 +155,7 @@ def cost(
 
 
 class Simulation:
-    """A cluster on which time passes by events; takes the place of `cluster.Tasks`."""
+    """A cluster on which time passes by events; takes the place of `cluster.TaskRunner`."""
 
     def __init__(self, cluster: Cluster, source: float) -> None:
         self.cluster = cluster
@@ -430,7 +430,7 @@ def counted(count: int, gradient: bool = False) -> int:
     """Return the number of tasks by a closed formula: a sum over chunks of the pairs of tiles that have one."""
 
     def pairs(n: int) -> int:
-        return sum(math.comb(n - each, 2) for each in range(0, n, CHUNK))
+        return sum(math.comb(n - each, 2) for each in range(0, n, PAIRS_PER_TASK))
 
     return count + pairs(count) + (count + pairs(count) + pairs(count + 1) if gradient else 0)
 
@@ -443,7 +443,7 @@ def worked(count: int, tile: int, gradient: bool = False) -> float:
     return (factor + inverse * gradient) * float(tile) ** 3
 
 
-def chain(count: int, tile: int, last: int = CHUNK) -> float:
+def chain(count: int, tile: int, last: int = PAIRS_PER_TASK) -> float:
     """Return the flops of the longest chain of tasks of the factor: the last of `L_kk` and of a tile below, by columns.
 
     `last` is how many pairs the last task of a tile multiplies at most.
@@ -520,8 +520,8 @@ def arithmetic(size: int, sizes: Iterable[int]) -> None:
 
 def one_pair_last(numbers: range) -> Iterator[tuple[range, bool]]:
     """Chunks of which the last is one pair: takes the place of `tile_graphs.chunks` with `--one-pair-last`."""
-    for start in range(0, len(numbers) - 1, CHUNK):
-        yield numbers[start : min(start + CHUNK, len(numbers) - 1)], False
+    for start in range(0, len(numbers) - 1, PAIRS_PER_TASK):
+        yield numbers[start : min(start + PAIRS_PER_TASK, len(numbers) - 1)], False
     yield numbers[-1:], True
 
 
@@ -556,8 +556,8 @@ def _sent(dask_worker: Any) -> float:
 
 def posed(size: int) -> Any:
     """Return the covariance of so many observations in a square."""
-    from pilescore.covariances import KernelCovariance
-    from pilescore.layouts import assembly
+    from pilescore.covariance.linear_operator import KernelCovariance
+    from pilescore.covariance.tiles import assembly
 
     points = np.random.default_rng(0).uniform(-1, 1, (size, 2))
     model = ps.Model(
@@ -592,7 +592,7 @@ class Watch:
         return timed
 
 
-def watched(solver: ps.Distributed, covariance: Any, repeat: int) -> Watch:
+def watched(solver: ps.solvers.Distributed, covariance: Any, repeat: int) -> Watch:
     """Return the best of several evaluations after one that compiles."""
     names = ("_factor", "_invert")
     before = {name: getattr(TiledFactored, name) for name in names}
@@ -602,7 +602,7 @@ def watched(solver: ps.Distributed, covariance: Any, repeat: int) -> Watch:
             watch = Watch()
             for name in names:
                 setattr(TiledFactored, name, watch.around(name))
-            solver.factor(covariance).pull(1.0)
+            solver.factor(covariance).cotangent(1.0)
             runs.append(watch)
             for name in names:
                 setattr(TiledFactored, name, before[name])
@@ -615,17 +615,17 @@ def watched(solver: ps.Distributed, covariance: Any, repeat: int) -> Watch:
 def measure(size: int, tile: int, repeat: int) -> None:
     """Print what was measured on one and two workers beside what the simulation says."""
     covariance = posed(size)
-    block = covariance.part(np.arange(tile))
+    block = covariance.select(np.arange(tile))
     covariance.block(block, block)
     entry = min(clocked(lambda: np.asarray(covariance.block(block, block))) for _ in range(3)) / tile**2
     rate, load = dgemm(tile), os.getloadavg()[0]
     measured: dict[int, Watch] = {}
     overhead, bandwidth = 0.0, 1e9
     for count in (1, 2):
-        with ps.Distributed(workers=count, memory_limit="3GB", tile=tile) as solver:
+        with ps.solvers.Distributed(workers=count, memory_limit="3GB", tile=tile) as solver:
             measured[count] = watched(solver, covariance, repeat)
-            bandwidth = float(solver._own.client.cluster.scheduler.bandwidth)
-        with ps.Distributed(workers=count, memory_limit="3GB", tile=8) as solver:
+            bandwidth = float(solver._local.client.cluster.scheduler.bandwidth)
+        with ps.solvers.Distributed(workers=count, memory_limit="3GB", tile=8) as solver:
             tiny = watched(solver, posed(8 * 24), 1)
             overhead = sum(tiny.cpu.values()) / sum(tiny.tasks.values())
             wall = sum(tiny.seconds.values()) / sum(tiny.tasks.values())

@@ -3,10 +3,10 @@
 Every time is a ratio to another of the same run: the dense score, a product with the covariance, or LAPACK's `dpotrf`
 of a fixed size. Each cell runs in a process of its own, whose peak memory is the largest resident one (Linux):
 
-    python benchmarks/scale.py                            # all parts, about an hour
-    python benchmarks/scale.py --part certified growth    # some of them
-    python benchmarks/scale.py --smoke                    # everything but the peers, tiny
-    python benchmarks/scale.py --part peers --peers-python PATH
+    python -m benchmarks.scale                            # all parts, about an hour
+    python -m benchmarks.scale --part certified growth    # some of them
+    python -m benchmarks.scale --smoke                    # everything but the peers, tiny
+    python -m benchmarks.scale --part peers --peers-python PATH
 
 The peers need gpytorch, imate and detkit, here or in another environment that has pilescore; those that are missing
 are skipped.
@@ -39,9 +39,9 @@ import psutil
 from scipy.linalg import lapack
 
 import pilescore as ps
-from pilescore.covariances import KernelCovariance
-from pilescore.grid_products import structured
-from pilescore.layouts import assembly
+from pilescore.covariance.grid_products import use_grid_products
+from pilescore.covariance.linear_operator import KernelCovariance
+from pilescore.covariance.tiles import assembly
 
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "scale.png"
 SQUARE = ps.Box(x=(-1, 1), y=(-1, 1))
@@ -61,7 +61,7 @@ def poisson(size: int, bandwidth: float = 0.3, level: float | None = None, *, gr
     """Noisy values, Δu and zero on the boundary: scattered nodes, or a Gauss–Legendre grid inside."""
     data, side = min(1000, size // 5), min(100, size // 40)
     inner = size - data - 4 * side
-    rule = ps.GaussLegendre(round(inner**0.5)) if grid else ps.MonteCarlo(inner, seed=0)
+    rule = ps.GaussLegendre(round(inner**0.5)) if grid else ps.quadrature.MonteCarlo(inner, seed=0)
     inside, edge = SQUARE.interior(rule), SQUARE.boundary(ps.GaussLegendre(side))
     rng = np.random.default_rng(0)
     gamma = 1.0 if level is None else 2 * level
@@ -90,7 +90,7 @@ def convection(size: int, bandwidth: float = 0.3, level: float | None = None) ->
     """Noisy values and u_t + 30 u_x = 0, all at scattered points."""
     dt, dx = ps.partials(STRIP)
     data = min(1000, size // 5)
-    inside = STRIP.interior(ps.MonteCarlo(size - data, seed=0))
+    inside = STRIP.interior(ps.quadrature.MonteCarlo(size - data, seed=0))
     rng = np.random.default_rng(0)
     points = rng.uniform([0, 0], [1, 2 * np.pi], (data, 2))
     gamma = 0.02 if level is None else 2 * level
@@ -165,8 +165,8 @@ def peak(pid: int | str = "self") -> float:
 def scored(model: ps.Model, solver: Any) -> dict[str, Any]:
     """Return a score as plain numbers; where the tolerance is not reached, the interval that was."""
     try:
-        found = ps.pile(model, solver=solver)
-    except ps.ToleranceError as error:
+        found = ps.pile(model.replace(solver=solver))
+    except ps.errors.ToleranceError as error:
         return {"lower": error.lower, "upper": error.upper, "reached": False, "account": str(error)}
     out = {key: getattr(found, key) for key in ("value", "lower", "upper", "rounding", "complexity")}
     return {**out, "reached": True, "account": found.solver}
@@ -227,16 +227,16 @@ def against_dense(name: str, size: int, bandwidths: Iterable[float], levels: Ite
             model = MODELS[name](size, bandwidth, level)
             dense, quick = np.inf, np.inf
             for _ in range(2):  # in turns, as often each: a busy moment must not favour one of them
-                taken, exact = timed(functools.partial(scored, model, ps.Dense()), 1)
+                taken, exact = timed(functools.partial(scored, model, ps.solvers.Dense()), 1)
                 dense = min(dense, taken)
-                taken, found = timed(functools.partial(scored, model, ps.LowRank()), 1)
+                taken, found = timed(functools.partial(scored, model, ps.solvers.LowRank()), 1)
                 quick = min(quick, taken)
             out.append([bandwidth, level, exact, found, quick / dense])
     return out
 
 
 def certified(smoke: bool) -> None:
-    print("\n### Certified intervals against exact scores (tol 1e-3)")
+    print("\n### Certified intervals against exact scores (tolerance 1e-3)")
     table("model", "N", "h", "noise / prior", "PILE", "interval", "width", "contains", "rank", "time / dense")
     wrong, reasons = 0, []
     for size in (600,) if smoke else (5_000, 10_000):
@@ -276,9 +276,9 @@ def certified(smoke: bool) -> None:
 def against_product(name: str, size: int) -> dict[str, Any]:
     model = MODELS[name](size)
     start = time.perf_counter()
-    scored(model, ps.LowRank())
+    scored(model, ps.solvers.LowRank())
     first, memory = time.perf_counter() - start, peak()
-    least, found = timed(lambda: scored(model, ps.LowRank()), 1)
+    least, found = timed(lambda: scored(model, ps.solvers.LowRank()), 1)
     covariance, ones = operator(model), np.ones((model.size, 1))
     product, _ = timed(lambda: covariance.product(ones), 2)
     return {"first": first / product, "ratio": least / product, "memory": memory, "score": found}
@@ -315,7 +315,7 @@ def at_size(what: str, size: int) -> dict[str, Any]:
     solver = solvers()[what.split(",")[0]]
     taken, found = timed(lambda: scored(model, solver), 2)
     memory = peak()
-    grid = structured(operator(model)) if "grid" in what else None
+    grid = use_grid_products(operator(model)) if "grid" in what else None
     product = timed(lambda: grid.product(np.ones((model.size, 1))), 3)[0] if grid is not None else 0.0
     over, reference = taken / product if product else 0.0, min(reference, potrf(REFERENCE))
     return {"size": model.size, "score": found, "memory": memory, "time": taken / reference, "product": over}
@@ -323,10 +323,10 @@ def at_size(what: str, size: int) -> dict[str, Any]:
 
 def solvers() -> dict[str, Any]:
     return {
-        "dense": ps.Dense(),
-        "low rank": ps.LowRank(),
-        "kronecker": ps.Kronecker(),
-        "features": ps.Features(ps.FourierBasis(low=[-1.0, -1.0], high=[1.0, 1.0], count=14)),
+        "dense": ps.solvers.Dense(),
+        "low rank": ps.solvers.LowRank(),
+        "kronecker": ps.solvers.Kronecker(),
+        "features": ps.solvers.Features(ps.solvers.FourierBasis(low=[-1.0, -1.0], high=[1.0, 1.0], count=14)),
     }
 
 
@@ -397,13 +397,13 @@ def by_workers(size: int, workers: int, limit: str, calls: int) -> dict[str, Any
     """Score a model on workers: start and compilation are part of the first call."""
     model, times = poisson(size), []
     with tempfile.TemporaryDirectory() as folder:
-        solver = ps.Distributed(workers=workers, memory_limit=limit, local_directory=folder)
+        solver = ps.solvers.Distributed(workers=workers, memory_limit=limit, local_directory=folder)
         with solver, watched(folder) as seen:
             for _ in range(calls):
                 start = time.perf_counter()
                 found = scored(model, solver)
                 times.append(time.perf_counter() - start)
-            staff = list(solver._own.client.run(told).values())
+            staff = list(solver._local.client.run(told).values())
         memory = [max(seen["memory"].get(each["pid"], 0.0), 0.0) for each in staff]
     sums = {key: sum(each[key] for each in staff) / calls for key in ("written", "received")}
     return {"times": times, "memory": max(memory), "disk": seen["disk"], "score": found, **sums}
@@ -412,8 +412,8 @@ def by_workers(size: int, workers: int, limit: str, calls: int) -> dict[str, Any
 @cell
 def by_lapack(size: int) -> dict[str, Any]:
     model = poisson(size)
-    scored(poisson(min(size, 3000)), ps.Dense())
-    taken, found = timed(lambda: scored(model, ps.Dense()), 1)
+    scored(poisson(min(size, 3000)), ps.solvers.Dense())
+    taken, found = timed(lambda: scored(model, ps.solvers.Dense()), 1)
     return {"times": [taken], "memory": peak(), "score": found}
 
 
@@ -461,7 +461,7 @@ def growing(what: str, sizes: Iterable[int]) -> list[Any]:
     out: list[Any] = []
     reference = potrf(REFERENCE)  # and again at the end: a busy moment would make all of them look cheap
     make = {"grid": lambda n: poisson(n, grid=True), "grid of values": lambda n: values(n, 1e-2, grid=True)}
-    solver = ps.Distributed(workers=2, memory_limit="2GB") if kind == "distributed" else solvers()[kind]
+    solver = ps.solvers.Distributed(workers=2, memory_limit="2GB") if kind == "distributed" else solvers()[kind]
     for size in sizes:
         model = make.get(nodes, poisson)(size)
         taken, _ = timed(functools.partial(scored, model, solver), 2)
@@ -530,8 +530,8 @@ def matrices(kind: str, size: int, level: float | None, folder: str) -> dict[str
     matrix = np.ascontiguousarray(np.tril(matrix) + np.tril(matrix, -1).T)
     for name, array in (("matrix", matrix), ("noise", covariance.noise), ("values", covariance.values)):
         np.save(f"{folder}/{name}.npy", array)
-    dense, exact = timed(lambda: scored(model, ps.Dense()))
-    quick, found = timed(lambda: scored(model, ps.LowRank()))
+    dense, exact = timed(lambda: scored(model, ps.solvers.Dense()))
+    quick, found = timed(lambda: scored(model, ps.solvers.LowRank()))
     return {"dense": dense, "exact": exact, "low rank": quick, "found": found}
 
 
@@ -618,7 +618,7 @@ def main() -> None:
     parser.add_argument("--peers-python", default=sys.executable, help="an interpreter that has the peers")
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    warnings.simplefilter("ignore", ps.PrecisionWarning)
+    warnings.simplefilter("ignore", ps.errors.PrecisionWarning)
     if options.cell:
         name, *given = json.loads(options.cell)
         print(json.dumps(CELLS[name](*given)))

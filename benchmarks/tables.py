@@ -1,7 +1,7 @@
 """Run benchmarks and put the tables that they print into docs/benchmarks.md, between the marks of each.
 
-`python benchmarks/tables.py evidence choosing` runs these two, and leaves the rest of the page as it is;
-`python benchmarks/tables.py "scale --part certified"` runs a part. Further options go to the scripts.
+`python -m benchmarks.tables evidence choosing` runs these two, and leaves the rest of the page as it is;
+`python -m benchmarks.tables "scale --part certified"` runs a part. Further options go to the scripts.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "benchmarks.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "benchmarks.md"
 LIBRARIES = ("jax", "numpy", "scipy")
 
 
@@ -36,16 +36,16 @@ def machine() -> str:
 def printed(name: str, options: list[str]) -> str:
     """Return the output of a benchmark, with what made it; it is shown as it comes."""
     script, *given = name.split()
-    command = [sys.executable, str(HERE / f"{script}.py"), *given, *options]
+    command = [sys.executable, "-m", f"benchmarks.{script}", *given, *options]
     lines = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         for line in running.stdout:
             print(line, end="", flush=True)
             lines.append(line)
     if running.returncode:
         sys.exit(f"{name} ended with {running.returncode}; the page is as it was")
-    made = f"`python benchmarks/{' '.join([f'{script}.py', *given])}`, {datetime.date.today()}: {machine()}"
+    made = f"`python -m benchmarks.{' '.join([script, *given])}`, {datetime.date.today()}: {machine()}"
     return f"\n{''.join(lines).strip()}\n\n*Printed by {made}.*\n\n"
 
 

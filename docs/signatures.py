@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from typing import Any
 
 import equinox
@@ -18,11 +19,12 @@ class ModuleSignatures(griffe.Extension):
         """Look at the public names of the package."""
         if pkg.path != "pilescore":
             return
-        for name in pilescore.__all__:
-            found = getattr(pilescore, name)
+        names = [*pilescore.__all__, *(f"kernels.{name}" for name in pilescore.kernels.__all__)]
+        for name in names:
+            found = operator.attrgetter(name)(pilescore)
             if not (inspect.isclass(found) and issubclass(found, equinox.Module)):
                 continue
-            documented = pkg[name.rpartition(".")[2]]
+            documented = pkg[name]
             target = documented.final_target if documented.is_alias else documented
             if "__init__" not in target.members:
                 target.set_member("__init__", _initialiser(found, target))

@@ -1,4 +1,4 @@
-"""The examples' exact solutions, and their readings made from them: `python examples/make.py` writes the files anew."""
+"""Exact solutions of the examples, and their data files: `python examples/make.py` writes the files again."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ SEED = 0
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """What is known of an example that its problem file is not told."""
+    """The truth behind an example, which its problem file does not contain."""
 
     solution: Callable[[Array], Array]
     """The unknown at points of shape (n, d)."""
     tables: Callable[[int], dict[str, Table]]
-    """The data files, by name, with the noise of a seed. Where the readings were taken does not depend on it."""
+    """The data files by name, with noise from a seed; the points do not depend on it."""
     parameters: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """The true values of what is to be inferred."""
+    """The true values of the inferred parameters."""
 
 
 def poisson(points: Array) -> Array:
     """Return `u` with `Δu = −(5/4)π² cos(πx/2) sin(πy)` on [−1, 1]², zero at x = ±1; a closed form.
 
-    Its second part is harmonic and zero at x = ±1: neither the equation nor the conditions know of it.
+    Its second part is harmonic and zero at x = ±1: neither the equation nor the conditions determine it.
     """
     x, y = points.T
     return np.cos(np.pi * x / 2) * (np.sin(np.pi * y) + np.cosh(np.pi * y / 2) / np.cosh(np.pi / 2))
 
 
 def poisson_tables(seed: int) -> dict[str, Table]:
-    """Return 40 readings at scattered points, of deviation 0.05."""
+    """Return 40 readings at scattered points, with standard deviation 0.05."""
     points = scattered(40, [-1, -1], [1, 1])
     return {"readings.csv": table(points, "xy", u=noisy(poisson(points), 0.05, seed))}
 
@@ -70,7 +70,7 @@ def heat_modes(transfer: float, count: int) -> list[float]:
 
 
 def heat_tables(seed: int) -> dict[str, Table]:
-    """Return a profile at the start, 15 values of deviation 0.02, and 2 probes read 6 times, of deviation 0.02."""
+    """Return an initial profile of 15 values, and 2 probes read 6 times, all with standard deviation 0.02."""
     start = grid([0.0], np.linspace(0, 1, 15))
     probes = grid(np.linspace(0.15, 0.9, 6), [0.3, 0.8])
     return {
@@ -90,7 +90,7 @@ def transport(points: Array) -> Array:
 
 
 def transport_tables(seed: int) -> dict[str, Table]:
-    """Return 11 stations read 11 times each; every other one has deviation 0.02, the rest 0.04."""
+    """Return 11 stations read 11 times each, with standard deviations that alternate between 0.02 and 0.04."""
     times, stations = np.linspace(0, 1, 11), np.linspace(0, 1, 11)
     points = grid(times, stations)
     deviation = np.where(np.arange(len(points)) % 11 % 2 == 0, 0.02, 0.04)
@@ -100,7 +100,7 @@ def transport_tables(seed: int) -> dict[str, Table]:
 def helmholtz(points: Array) -> Array:
     """Return `u` with `Δu + 36u = 0` on [0, 1]², zero at y = 0 and y = 1; a closed form.
 
-    It is the sum of two modes of the channel: one that travels along x, one that grows with x.
+    It is the sum of two modes of the channel: one travels along x, the other grows with x.
     """
     x, y = points.T
     first, second = np.sqrt(36 - np.pi**2) * x, np.sqrt(4 * np.pi**2 - 36)
@@ -109,7 +109,7 @@ def helmholtz(points: Array) -> Array:
 
 
 def helmholtz_tables(seed: int) -> dict[str, Table]:
-    """Return value and outward flux `−u_x` at 20 points of the side x = 0, both of deviation 0.02."""
+    """Return value and outward flux `−u_x` at 20 points of the side x = 0, with standard deviation 0.02."""
     points = grid([0.0], (np.arange(20) + 0.5) / 20)
     flux = -0.4 * np.sqrt(36 - np.pi**2) * np.sin(np.pi * points[:, 1])
     columns = {"u": noisy(helmholtz(points), 0.02, seed), "flux": noisy(flux, 0.02, seed + 1000)}
@@ -119,7 +119,7 @@ def helmholtz_tables(seed: int) -> dict[str, Table]:
 def beam(points: Array) -> Array:
     """Return `u` with `2u″″ = 12(1 + sin(2πx))` on [0, 1], `u(0) = 0`, `u″(1) = u‴(1) = 0`; a closed form.
 
-    Its slope at x = 0, which a perfect clamp would hold at zero, is 0.2.
+    Its slope at x = 0 is 0.2; a perfect clamp would make it zero.
     """
     x = points[:, 0]
     even = x**2 / 4 - x**3 / 6 + x**4 / 24
@@ -128,7 +128,7 @@ def beam(points: Array) -> Array:
 
 
 def beam_tables(seed: int) -> dict[str, Table]:
-    """Return 8 deflections of deviation 0.01."""
+    """Return 8 deflections with standard deviation 0.01."""
     points = np.linspace(0.125, 1, 8)[:, None]
     return {"deflections.csv": table(points, "x", u=noisy(beam(points), 0.01, seed))}
 
@@ -140,7 +140,7 @@ def laplace(points: Array) -> Array:
 
 
 def laplace_tables(seed: int) -> dict[str, Table]:
-    """Return 12 readings on each side, of deviation 0.02."""
+    """Return 12 readings on each side, with standard deviation 0.02."""
     along = (np.arange(12) + 0.5) / 6 - 1
     points = np.concatenate([grid([-1], along), grid([1], along), grid(along, [-1]), grid(along, [1])])
     return {"boundary.csv": table(points, "xy", u=noisy(laplace(points), 0.02, seed))}
@@ -165,19 +165,19 @@ def burgers(points: Array) -> Array:
 
 
 def burgers_tables(seed: int) -> dict[str, Table]:
-    """Return 12 stations read 8 times each, of deviation 0.015."""
+    """Return 12 stations read 8 times each, with standard deviation 0.015."""
     points = grid(np.linspace(0, 1, 8), np.linspace(0, 1, 12))
     return {"stations.csv": table(points, "tx", u=noisy(burgers(points), 0.015, seed))}
 
 
 def scattered(count: int, low: list[float], high: list[float]) -> Array:
-    """Return points drawn evenly from a box, always the same."""
+    """Return uniformly distributed points in a box, with a fixed seed."""
     return np.random.default_rng(2024).uniform(low, high, (count, len(low))).round(4)
 
 
 def grid(*axes: Any) -> Array:
-    """Return all combinations of coordinates, the last of which varies fastest."""
-    return np.stack([each.ravel() for each in np.meshgrid(*axes, indexing="ij")], axis=1).round(4)
+    """Return all combinations of coordinates; the last varies fastest."""
+    return np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1).round(4)
 
 
 def noisy(values: Array, deviation: Any, seed: int) -> Array:

@@ -189,7 +189,7 @@ def matern_of_square(s: Series, nu: float) -> Series:
             value = value * exp(-s)
             return [value.coefficient([j]) for j in range(n + 1)]
         # At r = 0: expand in r itself. Odd powers below 2ν vanish; from r^{2ν} on there are no derivatives
-        # of the orders that the kernel bears to be affected, so those terms are left out.
+        # of the orders that the kernel supports to be affected, so those terms are left out.
         line = Ring([1], [2 * n + 1])
         s = line.variable(0, 0) * rate
         value = line.constant(0)

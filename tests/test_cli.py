@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 import xarray as xr
 
-from pilescore import cli, folders
+from pilescore import cli
 from pilescore.errors import InputError, SaveError
+from pilescore.storage import directories as folders
 
 TINY = "cls(seeds=seeds, side=7, values=7, picture=9)"
 DRIVER = f"""
 import sys
-import pilescore.report
-from pilescore.studies import poisson
-pilescore.report.write_report = lambda report, directory: (directory / "report.html").write_text(report.title)
-poisson.Settings.quick = classmethod(lambda cls, seeds=2: {TINY})
+from pilescore.studies import poisson, runner
+runner.write_report = lambda report, directory: (directory / "report.html").write_text(report.title)
+poisson.PoissonSettings.quick = classmethod(lambda cls, seeds=2: {TINY})
 from pilescore.cli import main
 sys.exit(main())
 """
@@ -34,12 +34,12 @@ def started(directory, *options):
 def stopped(directory, number):
     """A study that was stopped by a signal when its first sweep was on disk."""
     process = started(directory)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not (directory / "pilescore-parts" / "bandwidth.nc").exists() and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(number)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     return process.returncode, out, err
 
 
@@ -53,11 +53,13 @@ def whole(tmp_path_factory):
     """A study that ran through, and what it printed."""
     directory = tmp_path_factory.mktemp("whole") / "out"
     process = started(directory, "--json")
-    out, err = process.communicate(timeout=200)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     return directory, out, err
 
 
+@pytest.mark.study
+@pytest.mark.slow
 def test_json_is_the_summary_and_nothing_else(whole):
     directory, out, err = whole
     assert json.loads(out) == json.loads((directory / "summary.json").read_text())
@@ -65,6 +67,8 @@ def test_json_is_the_summary_and_nothing_else(whole):
     assert "Warning" not in err
 
 
+@pytest.mark.study
+@pytest.mark.slow
 def test_a_stopped_study_goes_on_to_the_same_results(whole, tmp_path):
     directory = tmp_path / "out"
     code, out, err = stopped(directory, signal.SIGINT)
@@ -72,12 +76,12 @@ def test_a_stopped_study_goes_on_to_the_same_results(whole, tmp_path):
     assert (directory / "pilescore-parts" / "settings.json").is_file()
     assert code == 130
     again = f"pilescore study poisson --quick --out {directory} --resume"
-    assert err.splitlines()[-1] == f"pilescore: interrupted: What is done is kept. Go on with: {again}"
+    assert err.splitlines()[-1] == f"pilescore: interrupted: Finished work is kept. Resume with: {again}"
     assert "Traceback" not in err
     process = started(directory, "--resume")
-    out, err = process.communicate(timeout=200)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
-    assert "Expected of this study:" in out
+    assert "Are the results as expected?" in out
     assert f"Open {directory}/report.html." in out
     xr.testing.assert_identical(loaded(directory), loaded(whole[0]))
     assert not (directory / "pilescore-parts").exists()
@@ -93,12 +97,12 @@ BAD = {
     "got 0.0": ["study", "convection", "--beta", "0"],
     "'fast' is not a valid float": ["study", "convection", "--beta", "fast"],
     "No such option '--beta'": ["study", "poisson", "--beta", "3"],
-    "give one of the two": ["study", "poisson", "--resume", "--overwrite"],
+    "give one of them": ["study", "poisson", "--resume", "--overwrite"],
     "a directory, not a file": ["study", "poisson", "--out", "file"],
     "is a file": ["study", "poisson", "--out", "file/deeper"],
     "/proc cannot be written to": ["study", "poisson", "--out", "/proc/out"],
     "full is not empty": ["study", "poisson", "--out", "full"],
-    "holds nothing that could be resumed": ["study", "poisson", "--out", "full", "--resume"],
+    "holds no work that can be resumed": ["study", "poisson", "--out", "full", "--resume"],
     "Option '--out' requires an argument": ["study", "poisson", "--out"],
 }
 
@@ -150,11 +154,11 @@ def test_failures_have_an_exit_code_of_their_own(monkeypatch, tmp_path, capsys):
     def fail(*_):
         raise SaveError("could not write results.nc: No space left on device")
 
-    monkeypatch.setattr("pilescore.studies.study.run", fail)
+    monkeypatch.setattr("pilescore.studies.runner.run_study", fail)
     assert cli.main(["study", "poisson", "--out", str(tmp_path / "out")]) == 1
     said = capsys.readouterr().err
     assert said.startswith(
-        "pilescore: error: could not write results.nc: No space left on device. What is done is kept."
+        "pilescore: error: could not write results.nc: No space left on device. Finished work is kept."
     )
     assert said.endswith(f"{tmp_path}/out --resume\n")
 
@@ -195,7 +199,7 @@ def test_the_hint_keeps_the_path(monkeypatch, tmp_path, capsys):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pilescore.studies.study.run", stop)
+    monkeypatch.setattr("pilescore.studies.runner.run_study", stop)
     directory = f"{tmp_path}/two  spaces ü"
     assert cli.main(["study", "poisson", "--out", directory, "--overwrite"]) == 130
     assert capsys.readouterr().err.endswith(f"pilescore study poisson --out '{directory}' --resume\n")
@@ -219,7 +223,7 @@ def test_a_part_is_computed_once(tmp_path):
 def test_two_cannot_work_in_one_directory(tmp_path):
     with folders.Folder(tmp_path, {}).entered():
         second = folders.Folder(tmp_path, {}, resume=True)
-        with pytest.raises(InputError, match="another process is at work"), second.entered():
+        with pytest.raises(InputError, match="another process is working"), second.entered():
             pass
     with folders.Folder(tmp_path, {}, resume=True).entered():
         pass
@@ -227,6 +231,6 @@ def test_two_cannot_work_in_one_directory(tmp_path):
 
 def test_a_damaged_summary_is_not_resumed(tmp_path):
     (tmp_path / "summary.json").write_text("{")
-    with pytest.raises(InputError, match="nothing that could be resumed"):
+    with pytest.raises(InputError, match="no work that can be resumed"):
         folders.Folder(tmp_path, {}, resume=True)
     assert Path(tmp_path / "summary.json").read_text() == "{"

@@ -1,7 +1,8 @@
-"""What `import pilescore` imports, and that names which wait for their first use are as good as any other."""
+"""What `import pilescore` imports, and that names imported on first use behave like all others."""
 
 import ast
 import importlib.util
+import inspect
 import pickle
 import subprocess
 import sys
@@ -33,10 +34,12 @@ def run(code):
 
 
 def guarded_imports():
-    """Return what the package imports for type checkers: the names of each module."""
+    """Return what the package imports for type checkers: the packages, and the names of each."""
     tree = ast.parse(Path(ps.__file__).read_text(encoding="utf-8"))
     [guarded] = [node for node in tree.body if isinstance(node, ast.If)]
-    return {node.module: tuple(alias.name for alias in node.names) for node in guarded.body}
+    packages = [alias.name for node in guarded.body if node.module is None for alias in node.names]
+    names = {node.module: tuple(alias.name for alias in node.names) for node in guarded.body if node.module}
+    return packages, names
 
 
 @pytest.mark.parametrize("code", ["", SCORE])
@@ -56,17 +59,22 @@ def test_every_name_is_there_without_the_extras():
 
 
 def test_the_table_of_names_is_what_type_checkers_see():
-    assert guarded_imports() == ps._LATER
-    names = [name for names in ps._LATER.values() for name in names]
+    assert guarded_imports() == (list(ps._LAZY), ps._LAZY)
+    names = [name for names in ps._LAZY.values() for name in names]
     assert set(names) < set(ps.__all__)
+    # A name that is a module too would be replaced by it as soon as somebody imports the module.
     assert not [name for name in names if importlib.util.find_spec(f"pilescore.{name}")]
+    for package, members in ps._LAZY.items():
+        assert inspect.ismodule(getattr(ps, package))
+        assert all(getattr(ps, name) is getattr(getattr(ps, package), name) for name in members)
 
 
-def test_names_that_wait_are_names_as_any_other():
+def test_names_imported_on_first_use_behave_like_all_others():
     code = "assert 'minimize' in dir(ps) and 'minimize' not in vars(ps)\nfrom pilescore import minimize\n"
-    run(code + "import pilescore.minimum\nassert minimize is ps.minimize is vars(ps)['minimize']")
+    run(code + "import pilescore.search\nassert minimize is ps.minimize is vars(ps)['minimize']")
+    run("assert 'search' in dir(ps) and 'search' not in vars(ps)\nassert ps.search.Choice.__name__ == 'Choice'")
     assert set(ps.__all__) < set(dir(ps))
-    assert pickle.loads(pickle.dumps(ps.Search)) is ps.Search
+    assert pickle.loads(pickle.dumps(ps.search.Choice)) is ps.search.Choice
     with pytest.raises(AttributeError, match="module 'pilescore' has no attribute 'minimise'") as caught:
         ps.minimise  # noqa: B018
     assert caught.value.obj is ps  # Python's "Did you mean: 'minimize'?"

@@ -1,7 +1,6 @@
 """The examples of the README and of the site run. The first command is run by CI, which compares what it prints."""
 
 import dataclasses
-import doctest
 import math
 import re
 import runpy
@@ -14,41 +13,77 @@ import pytest
 
 import pilescore as ps
 from pilescore import cli
-from pilescore.gauss_newton import Status
+from pilescore.nonlinear import Status
 
 ROOT = Path(__file__).parent.parent
 DOCS, EXAMPLES = ROOT / "docs", ROOT / "examples"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_python_blocks():
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?")
+MOST_WORDS = 800
+
+
+def blocks(kind):
+    """Return the README's blocks of code of one kind."""
+    return re.findall(rf"```{kind}\n(.*?)```", README, flags=re.S)
+
+
+def test_it_is_short():
+    assert len(README.split()) <= MOST_WORDS
+    commands = [block.strip() for block in blocks("sh")]
+    assert len(commands) == 2
+    assert all(len(command.splitlines()) == 1 and len(command) < 100 for command in commands)
+    script = (ROOT / commands[1].removeprefix("bash ")).read_text(encoding="utf-8")
+    assert "-m pytest -n 2" in script
+
+
+def test_links_lead_somewhere():
+    links = [link.partition("#") for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
+    assert len(links) > 10
+    for path, _, place in links:
+        assert (ROOT / path).exists(), path
+        if place:
+            headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(encoding="utf-8"), flags=re.M)
+            assert place in [heading.lower().replace(" ", "-") for heading in headings]
+
+
+def test_the_example_prints_what_it_says(capsys):
+    (code,), printed = blocks("python"), blocks("text")[1]
+    assert len(code.splitlines()) <= 12
     names: dict[str, object] = {}
-    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.S)
-    assert len(blocks) == 3
-    for block in blocks:
-        if block.startswith(">>>"):
-            test = doctest.DocTestParser().get_doctest(block, names, "README", "README.md", 0)
-            results = doctest.DocTestRunner().run(test, clear_globs=False)
-            assert results.attempted > 0
-            assert results.failed == 0
-        else:
-            exec(compile(block, "README.md", "exec"), names)
-    best, X = names["best"], names["X"]
+    exec(compile(code, "README.md", "exec"), names)
+    out = capsys.readouterr().out
+    assert NUMBER.sub("…", out) == NUMBER.sub("…", printed)
+    np.testing.assert_allclose(*([float(each) for each in NUMBER.findall(text)] for text in (out, printed)), rtol=0.05)
+    best = names["best"]
     assert best.converged
-    assert abs(best.values["speed"] - 0.5) < 3 * best.standard_errors["speed"]
-    np.testing.assert_allclose(names["post"].mean(X), np.sin(2 * np.pi * (X[:, 1] - 0.5 * X[:, 0])), atol=0.1)
-    assert set(names["kernels"].table.index) == {"RBF", "Matern(3.5)"}
+    assert abs(best.values["rate"] - 0.5) < best.standard_errors["rate"]
+
+
+@pytest.mark.study
+@pytest.mark.slow
+def test_the_file_is_the_same_problem(tmp_path, capsys):
+    """The readings are those of the example, and the command prints the line of the README."""
+    (code,), (text,), session = blocks("python"), blocks("toml"), blocks("text")[2]
+    u, t = (re.findall(r"[\d.]+", re.search(rf"{name} ?= ?\[(.*?)\]", code)[1]) for name in ("tea", "at"))
+    (tmp_path / "cup.csv").write_text("t,u\n" + "".join(f"{t},{u}\n" for t, u in zip(t, u, strict=True)))
+    (tmp_path / "cup.toml").write_text(text, encoding="utf-8")
+    assert "select cup.toml --out found" in session
+    assert cli.main(["select", str(tmp_path / "cup.toml"), "--out", str(tmp_path / "found")]) == 0
+    assert re.search(r"rate = .*", session)[0] in capsys.readouterr().out
 
 
 def executed(page, **names):
     """Run the blocks of a page one after the other, and return its names."""
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.S)
-    assert blocks
-    for block in blocks:
+    found = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.S)
+    assert found
+    for block in found:
         exec(compile(block, page, "exec"), names)
     return names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
     [
@@ -65,10 +100,11 @@ def test_page_of_the_site(page):
 
 def test_thresholds_are_named_on_the_page_on_diagnosis():
     page = (DOCS / "diagnosis.md").read_text(encoding="utf-8")
-    for field in dataclasses.fields(ps.Thresholds):
+    for field in dataclasses.fields(ps.diagnosis.Thresholds):
         assert f"`{field.name}`" in page
 
 
+@pytest.mark.slow
 def test_page_on_nonlinear_equations():
     names = executed("nonlinear.md")
     assert names["solved"].converged
@@ -79,6 +115,7 @@ def test_page_on_nonlinear_equations():
         assert f"`{status}`" in page
 
 
+@pytest.mark.slow
 def test_page_on_networks(capsys):
     names = executed("networks.md")
     found = names["found"]
@@ -88,16 +125,18 @@ def test_page_on_networks(capsys):
     assert "training loss" in capsys.readouterr().out
 
 
+@pytest.mark.study
+@pytest.mark.slow
 def test_page_on_problem_files(tmp_path, monkeypatch):
     page = DOCS / "problems.md"
     keys = runpy.run_path(str(DOCS / "keys.py"))
     assert page.read_text(encoding="utf-8") == keys["page"](page.read_text(encoding="utf-8")), "run docs/keys.py"
     found = re.findall(r"```(toml|python)\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S)
     assert [kind for kind, _ in found] == ["toml", "toml", "python"]
-    blocks = {"toml": found[0][1] + found[1][1], "python": found[2][1]}
+    toml, python = found[0][1] + found[1][1], found[2][1]
     shutil.copy(EXAMPLES / "transport" / "stations.csv", tmp_path)
-    (tmp_path / "problem.toml").write_text(blocks["toml"], encoding="utf-8")
-    assert ps.load_problem(tmp_path / "problem.toml").given_physics
+    (tmp_path / "problem.toml").write_text(toml, encoding="utf-8")
+    assert ps.load_problem(tmp_path / "problem.toml").score.given_physics
     assert cli.main(["new", str(tmp_path / "rod")]) == 0
     smaller = (tmp_path / "rod" / "problem.toml").read_text(encoding="utf-8").replace("nodes = 12 ", "nodes = 8 ")
     smaller = smaller.replace("starts = 2", "starts = 1").replace(
@@ -106,27 +145,20 @@ def test_page_on_problem_files(tmp_path, monkeypatch):
     (tmp_path / "rod" / "problem.toml").write_text(smaller.replace("nu = 4.5", "bandwidth = 0.3"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    exec(compile(blocks["python"], "problems.md", "exec"), names)
+    exec(compile(python, "problems.md", "exec"), names)
     found = names["found"]
     assert abs(found.values["diffusivity"] - 0.3) < 2 * found.standard_errors["diffusivity"]
 
 
-def test_problem_in_the_readme(tmp_path):
-    (text,) = re.findall(r"```toml\n(.*?)```", README, flags=re.S)
-    assert cli.main(["new", str(tmp_path / "rod")]) == 0
-    (tmp_path / "rod" / "shorter.toml").write_text(text, encoding="utf-8")
-    short, whole = (ps.load_problem(tmp_path / "rod" / name) for name in ("shorter.toml", "problem.toml"))
-    assert float(ps.pile(short.model)) == float(ps.pile(whole.model))
-
-
+@pytest.mark.slow
 def test_page_on_large_problems():
     page = (DOCS / "scale.md").read_text(encoding="utf-8")
     line = np.linspace(-1, 1, 40)
     at = np.stack([line, np.cos(3 * line)], axis=1)
     model = ps.Model(ps.RBF(bandwidth=0.5), data=ps.observe(ps.identity, np.sin(3 * line), at=at), gamma=1e-2)
     names: dict[str, object] = {"ps": ps, "model": model, "over": {"kernel.bandwidth": (0.1, 2.0)}}
-    blocks = [block for block in re.findall(r"```python\n(.*?)```", page, flags=re.S) if "tcp://" not in block]
-    assert len(blocks) == 3
-    for block in blocks:
+    found = [block for block in re.findall(r"```python\n(.*?)```", page, flags=re.S) if "tcp://" not in block]
+    assert len(found) == 3
+    for block in found:
         exec(compile(block, "scale.md", "exec"), names)
     assert names["best"].converged

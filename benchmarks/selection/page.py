@@ -1,6 +1,6 @@
-"""Write docs/selection.md from the results of `pilescore suite`, which lie beside this file.
+"""Write docs/selection.md from results.nc and summary.json, the results of `python -m benchmarks.selection`.
 
-`python benchmarks/selection/page.py` writes the page; `--check` only says whether it is up to date.
+`python -m benchmarks.selection.page` writes the page. `--check` only checks whether it is up to date.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from pathlib import Path
 
 import xarray as xr
 
-from pilescore.charts import Report, Section, TextTable
-from pilescore.suite.suite_report import report
+from pilescore.reports import Report, Section, TextTable
+
+from .report import report
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs" / "selection.md"
@@ -23,11 +24,11 @@ HEAD = """<!-- Written by benchmarks/selection/page.py from results.nc and summa
 """
 
 
-def written(found: Report, made: str) -> str:
+def markdown(page: Report, source: str) -> str:
     """Return a report as Markdown, without its figures."""
-    verdicts = "\n".join(f"- **{number}**: {meaning}" for number, meaning in found.verdicts)
-    top = [HEAD, f"# {found.title}\n", _filled(found.lead), f"{verdicts}\n", _filled(made)]
-    return "\n".join([*top, *map(_section, found.sections)])
+    verdicts = "\n".join(f"- **{number}** {meaning}" for number, meaning in page.verdicts)
+    top = [HEAD, f"# {page.title}\n", _filled(page.lead), f"{verdicts}\n", _filled(source)]
+    return "\n".join([*top, *map(_section, page.sections)])
 
 
 def _section(section: Section) -> str:
@@ -48,20 +49,22 @@ def _filled(text: str) -> str:
 
 def main(arguments: Sequence[str] | None = None, here: Path = HERE, page: Path = PAGE) -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page differs")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit with code 1 if the page is out of date"
+    )
     check = parser.parse_args(arguments).check
     with xr.open_dataset(here / "results.nc", engine="scipy") as opened:
         results = opened.load()
     summary = json.loads((here / "summary.json").read_text(encoding="utf-8"))
-    made = (
-        f"Computed by `pilescore suite` {summary['versions']['pilescore']} with {len(summary['seeds'])} seeds; all "
-        "numbers are in `benchmarks/selection`."
+    source = (
+        f"Computed by `python -m benchmarks.selection` with pilescore {summary['versions']['pilescore']} and "
+        f"{len(summary['seeds'])} seeds. All numbers are in `benchmarks/selection`."
     )
-    text = written(report(results, summary), made)
+    text = markdown(report(results, summary), source)
     if not check:
         page.write_text(text, encoding="utf-8")
     elif not page.is_file() or page.read_text(encoding="utf-8") != text:
-        print(f"{page} is not what the results say: run python {Path(__file__).name}", file=sys.stderr)
+        print(f"{page} is out of date: run python -m benchmarks.selection.page", file=sys.stderr)
         return 1
     return 0
 

@@ -42,7 +42,7 @@ print(f"readings are from {readings.min():.2f} to {readings.max():.2f}; sensor {
 # a box.
 
 
-def fit(keep: np.ndarray, equation: bool = True) -> tuple[ps.Minimum, ps.Diagnosis]:
+def fit(keep: np.ndarray, equation: bool = True) -> tuple[ps.Minimum, ps.diagnosis.Diagnosis]:
     """Return what PILE chooses for some of the sensors, and what is wrong with it."""
     heat = ps.impose(ps.laplacian(ring), 0.0, on=ring.interior(ps.GaussLegendre((6, 24))), name="heat")
     wall = ps.dirichlet(1.0, on=ring.inner_boundary(ps.GaussLegendre(24)), name="inner wall")
@@ -54,7 +54,7 @@ def fit(keep: np.ndarray, equation: bool = True) -> tuple[ps.Minimum, ps.Diagnos
         rho=1e-3,
     )
     over = {"kernel.bandwidth": (0.2, 10), "gamma": (1e-5, 1), "eta": (0.01, 100)}
-    best = ps.minimize(model, over, given_physics=equation, progress=False)
+    best = ps.minimize(model, over, score=ps.Score(given_physics=equation), run=ps.RunOptions(progress=False))
     return best, ps.diagnose(best, checks=["outliers", "miscalibrated"])
 
 

@@ -44,21 +44,21 @@ def measured(kernel: ps.Kernel, count: int) -> ps.Model:
 
 model = measured(ps.RBF(bandwidth=0.5), count=30)
 h = np.geomspace(0.03, 3, 33)
-scores = ps.sweep(model, {"kernel.bandwidth": h}, given_physics=True)
-best = ps.minimize(model, {"kernel.bandwidth": (0.03, 3)}, starts=4, given_physics=True)
+scores = ps.sweep(model, {"kernel.bandwidth": h}, score="given_physics")
+best = ps.minimize(model, {"kernel.bandwidth": (0.03, 3)}, starts=4, score="given_physics")
 print(best)
 
 chosen, error = best.values["kernel.bandwidth"], best.standard_errors["kernel.bandwidth"]
 fig, ax = plt.subplots(figsize=(7, 3.8), layout="constrained")
 ax.semilogx(h, scores["pile"], label="sweep")
-starts = [(run.path["kernel.bandwidth"][0], run.path["pile"][0]) for run in best.runs]
+starts = [(run.path["kernel.bandwidth"][0], run.path["pile"][0]) for run in best.descents]
 ax.plot(*zip(*starts, strict=True), "o", label="four starts")
 ax.plot(chosen, best.pile.value, "k*", markersize=12, label="where all of them ended")
 ax.axvspan(chosen - 2 * error, chosen + 2 * error, color="k", alpha=0.1, label="± 2 standard errors")
 ax.set(xlabel="bandwidth $h$", ylabel="PILE of the readings, given physics")
 ax.legend(loc="center right")
 plt.show()
-assert max(run.pile for run in best.runs) - best.pile.value < 1e-3
+assert max(run.pile for run in best.descents) - best.pile.value < 1e-3
 
 # %%
 # ## One bandwidth for each axis
@@ -66,7 +66,7 @@ assert max(run.pile for run in best.runs) - best.pile.value < 1e-3
 # The same model with two bandwidths. The bounds hold for each of them.
 
 both = measured(ps.RBF(bandwidth=[0.5, 0.5]), count=30)
-best_both = ps.minimize(both, {"kernel.bandwidth": (0.03, 10)}, starts=4, given_physics=True)
+best_both = ps.minimize(both, {"kernel.bandwidth": (0.03, 10)}, starts=4, score="given_physics")
 print(best_both)
 table = ps.compare({"one bandwidth": best, "one for each axis": best_both})
 print(table[["rank", "pile", "nats", "penalised", "fitted"]].round(2))
@@ -109,10 +109,10 @@ assert errors["per axis"] < 0.5 * errors["chosen"]
 # minimum, where each reading stands for itself. Its PILE is higher, so that the best of several starts is not fooled;
 # a single one may be.
 
-few = ps.minimize(measured(both.kernel, count=20), {"kernel.bandwidth": (0.03, 10)}, starts=4, given_physics=True)
+few = ps.minimize(measured(both.kernel, count=20), {"kernel.bandwidth": (0.03, 10)}, starts=4, score="given_physics")
 print(few)
 assert few.at_bounds == {"kernel.bandwidth[1]": "upper"}
-assert sum(run.pile > few.pile.value + 1 for run in few.runs) == 2
+assert sum(run.pile > few.pile.value + 1 for run in few.descents) == 2
 
 # %%
 # Next: [weights.py](weights.md), where the noises are unknown too.

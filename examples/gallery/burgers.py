@@ -53,11 +53,17 @@ def truth(p: Any) -> Any:
 # ## Choose the bandwidth
 #
 # How long should the kernel be across the front? There are no readings: PILE asks how probable the equation and its
-# conditions are together. Each bandwidth is solved anew, starting from its neighbour. `profiled=True` finds the scale
-# of the solution in closed form. The true error, which PILE does not know, is there to compare with.
+# conditions are together. Each bandwidth is solved anew, starting from its neighbour. `score="profiled"` finds the
+# scale of the solution in closed form. The true error, which PILE does not know, is there to compare with.
 
 name = "kernel.bandwidth[1]"
-scores = ps.sweep(model, {name: np.geomspace(0.1, 0.8, 9)}, profiled=True, truth=truth, progress=False)
+scores = ps.sweep(
+    model,
+    {name: np.geomspace(0.1, 0.8, 9)},
+    score="profiled",
+    run=ps.RunOptions(progress=False),
+    known=ps.KnownSolution(truth),
+)
 error = scores["R_data_relative_l2"]
 chosen = float(scores["pile"].idxmin())
 reached = float(error.sel({name: chosen}))
@@ -118,7 +124,7 @@ points = rng.uniform([0, -1], [1, 1], (30, 2))
 readings = np.asarray(jax.vmap(truth)(jnp.asarray(points))) + 0.03 * rng.standard_normal(30)
 data = ps.observe(ps.identity, readings, at=points, noise=0.03, name="readings")
 inverse = ps.Model(ps.RBF(bandwidth=[0.4, chosen]), data, model.physics).replace({"nu": 0.3})
-found = ps.minimize(inverse, {"nu": (0.02, 1)}, given_physics=True, progress=False)
+found = ps.minimize(inverse, {"nu": (0.02, 1)}, score="given_physics", run=ps.RunOptions(progress=False))
 print(found)
 assert abs(found.values["nu"] - NU) < 3 * found.standard_errors["nu"]
 

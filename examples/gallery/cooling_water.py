@@ -65,10 +65,10 @@ over = {"kernel.bandwidth": (0.2, 5), "gamma": (1e-3, 100), "eta": (1, 1e6)}
 # %%
 # ## The evidence
 #
-# A law holds or it does not, so that the data are scored *given* the physics: `search_equations` does so by itself.
+# A law holds or it does not, so the data are scored *given* the physics. `ps.choose` does so for equations.
 # What it gives is the evidence of the readings, and can be compared with that of no law.
 
-found = ps.search_equations(model, laws, over=over | {"a": (0.1, 10), "b": (1.5, 10)})
+found = ps.choose(model, equations=laws, over=over | {"a": (0.1, 10), "b": (1.5, 10)})
 no_law = ps.minimize(ps.Model(model.kernel, readings, gamma=0.02, eta=1e4), over)
 print(found)
 print(found.best)

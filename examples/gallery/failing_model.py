@@ -49,7 +49,7 @@ def solution(found: ps.Minimum) -> np.ndarray:
 #
 # Say that we know nothing of the solution: one bandwidth for both coordinates. PILE chooses it, and the noise levels.
 
-isotropic = ps.minimize(model(ps.RBF(bandwidth=0.5)), over, given_physics=True, progress=False)
+isotropic = ps.minimize(model(ps.RBF(bandwidth=0.5)), over, score="given_physics", run=ps.RunOptions(progress=False))
 print(isotropic)
 print(ps.losses(isotropic.model))
 checks = ["collapsed", "overfit", "outliers", "miscalibrated", "physics_against_data"]
@@ -73,7 +73,7 @@ assert 0.5 * len(readings) * (nothing - isotropic.pile.value) < 3  # nats that w
 # Minimising PILE of data *and* equation, as if zero had been measured at each node, is worse still: nothing satisfies
 # $u_t + 30 u_x = 0$ as well as $u = 0$ does. The solution collapses, and that is found at once.
 
-collapsed = ps.diagnose(ps.minimize(isotropic.model, over, progress=False), checks=["collapsed"])
+collapsed = ps.diagnose(ps.minimize(isotropic.model, over, run=ps.RunOptions(progress=False)), checks=["collapsed"])
 print(collapsed)
 assert "collapsed" in collapsed
 
@@ -95,7 +95,7 @@ assert "ill_suited_kernel" in verdict
 theta = float(np.arctan2(*details["direction"][::-1]))
 rotated = ps.AnisotropicRBF(theta=theta, s=details["stretch"] ** -0.5, bandwidth=0.5)
 shape = {"kernel.theta": (1.4, 1.7), "kernel.s": (0.02, 1)}
-anisotropic = ps.minimize(model(rotated), over | shape, given_physics=True, progress=False)
+anisotropic = ps.minimize(model(rotated), over | shape, score="given_physics", run=ps.RunOptions(progress=False))
 print(anisotropic)
 print(ps.diagnose(anisotropic, checks=checks))
 print(f"direction of the characteristics: {np.arctan(BETA):.4f}")

@@ -57,7 +57,7 @@ print(model)
 # Lower is better; as the log of a density it may be negative. The equation is known, not measured, so that we score
 # the readings *given* the physics.
 
-score = ps.pile(model, given_physics=True)
+score = ps.pile(model, score="given_physics")
 print(score)
 
 # %%
@@ -70,7 +70,7 @@ print(score)
 #
 # A vague model buys a low fit by a high complexity, a rigid one does the reverse. Their sum has a minimum in between:
 
-scores = {h: ps.pile(model.replace({"kernel.bandwidth": h}), given_physics=True) for h in (0.1, 0.5, 2.5)}
+scores = {h: ps.pile(model.replace({"kernel.bandwidth": h}), score="given_physics") for h in (0.1, 0.5, 2.5)}
 for h, each in scores.items():
     print(
         f"h = {h}: PILE {each.value:5.2f} = fit {each.fit:.2f} + complexity {each.complexity:.2f} + {each.constant:.2f}"

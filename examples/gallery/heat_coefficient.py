@@ -42,7 +42,7 @@ def experiment(seed: int) -> ps.Model:
 # Diffusivity, bandwidth and noise are chosen together, by the evidence of the readings *given* the physics.
 
 over = {"kappa": (0.005, 2.0), "kernel.bandwidth": (0.05, 5), "gamma": (1e-4, 1.0)}
-best = ps.minimize(experiment(0), over, given_physics=True)
+best = ps.minimize(experiment(0), over, score="given_physics")
 print(best)
 print(f"noise: {(best.values['gamma'] / 2) ** 0.5:.3f} (true: {NOISE})")
 
@@ -55,7 +55,9 @@ estimate, error = best.values["kappa"], best.standard_errors["kappa"]
 kappas = estimate + error * np.linspace(-3, 3, 9)
 rest = {name: bounds for name, bounds in over.items() if name != "kappa"}
 profile = [
-    ps.minimize(best.model.replace({"kappa": kappa}), rest, given_physics=True, hessian=False).pile.value
+    ps.minimize(
+        best.model.replace({"kappa": kappa}), rest, score="given_physics", search=ps.SearchOptions(curvature=False)
+    ).pile.value
     for kappa in kappas
 ]
 nats = 0.5 * best.pile.size * (np.array(profile) - best.pile.value)
@@ -66,8 +68,8 @@ nats = 0.5 * best.pile.size * (np.array(profile) - best.pile.value)
 # One estimate that comes out well proves little. The same with ten draws of points and noise, and beside it what PILE
 # of both, readings and equation, would choose.
 
-found = [best, *(ps.minimize(experiment(seed), over, given_physics=True) for seed in range(1, 10))]
-both = [ps.minimize(experiment(seed), over, hessian=False) for seed in range(10)]
+found = [best, *(ps.minimize(experiment(seed), over, score="given_physics") for seed in range(1, 10))]
+both = [ps.minimize(experiment(seed), over, search=ps.SearchOptions(curvature=False)) for seed in range(10)]
 off = np.array([(each.values["kappa"] - KAPPA) / each.standard_errors["kappa"] for each in found])
 print("deviations from the truth, in standard errors:", off.round(1))
 print("by PILE of both:", [round(each.values["kappa"], 3) for each in both])

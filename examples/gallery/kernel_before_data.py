@@ -24,7 +24,7 @@ BETA = 10.0
 strip = ps.Box(t=(0, 1), x=(0, 2 * np.pi))
 dt, dx = ps.partials(strip)
 convection = ps.impose(dt + BETA * dx, 0.0, on=strip.interior(ps.GaussLegendre(14)))
-print(ps.data_free_pile(ps.RBF(bandwidth=1.0), convection))
+print(ps.data_free_pile(ps.Model(ps.RBF(bandwidth=1.0), physics=convection)))
 
 # %%
 # `value` is the score. A determinant is only as good as the nodes that it was computed with: `error` is the change by
@@ -38,7 +38,9 @@ print(ps.data_free_pile(ps.RBF(bandwidth=1.0), convection))
 
 angles, stretches = np.linspace(0, np.pi, 61), np.geomspace(0.2, 1, 11)
 family = ps.AnisotropicRBF(theta=1.0, s=0.5, bandwidth=1.0)
-landscape = ps.data_free_landscape(family, convection, {"kernel.theta": angles, "kernel.s": stretches})
+landscape = ps.data_free_landscape(
+    ps.Model(family, physics=convection), {"kernel.theta": angles, "kernel.s": stretches}
+)
 values = landscape["value"]
 theta, s = (float(values[name][i]) for name, i in values.argmin(...).items())
 resolved = float((landscape["status"] == "resolved").mean())
@@ -54,7 +56,7 @@ alone = ps.Model(family, physics=convection).replace({"kernel.theta": theta, "ke
 refined = ps.minimize(alone, {"kernel.theta": (theta - 0.1, theta + 0.1)})
 oriented, direction = refined.model.kernel, refined.values["kernel.theta"]
 print(refined)
-print(ps.data_free_pile(oriented, convection))
+print(ps.data_free_pile(ps.Model(oriented, physics=convection)))
 assert abs(direction - np.arctan(BETA)) < 0.005
 
 fig, ax = plt.subplots(figsize=(7, 4), layout="constrained")
@@ -86,7 +88,7 @@ kernels = {"isotropic": ps.RBF(1.0), "chosen without data": oriented, "one lengt
 over = {"kernel.bandwidth": (0.05, 10), "eta": (0.01, 100)}
 means, errors = {}, {}
 for name, kernel in kernels.items():
-    fit = ps.minimize(ps.Model(kernel, data, convection, rho=0.01), over, starts=2, given_physics=True)
+    fit = ps.minimize(ps.Model(kernel, data, convection, rho=0.01), over, starts=2, score="given_physics")
     means[name] = ps.posterior(fit.model).mean(grid).reshape(truth.shape)
     errors[name] = np.std(means[name] - truth) / np.std(truth)
     print(f"{name:20} PILE {fit.pile.value:5.2f}, relative error {errors[name]:.2f}")

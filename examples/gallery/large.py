@@ -41,30 +41,30 @@ def model(size: int, bandwidth: float) -> ps.Model:
 # %%
 # ## What would it cost?
 #
-# `ps.estimate` says it before any work. For low rank it says the worst: the largest rank that would be tried before
-# giving up. A smooth kernel needs a small part of it.
+# `ps.solvers.estimate_cost` says so before any work. For low rank it states the worst case, the largest rank that
+# would be tried before giving up. A smooth kernel needs a small fraction of that.
 
 large = model(20_000, 0.5)
 for solver in ("dense", "auto"):
-    print(ps.estimate(large, solver=solver))
+    print(ps.solvers.estimate_cost(large.replace(solver=solver)))
 
 # %%
 # ## The score
 #
 # `value` is the middle of the interval from `lower` to `upper`; `solver` says what was done.
 
-score = ps.pile(large, solver="auto")
+score = ps.pile(large.replace(solver="auto"))
 print(score)
 print(score.solver)
 print(f"PILE is between {score.lower:.5f} and {score.upper:.5f}")
-assert score.upper - score.lower <= 1e-3  # the tolerance of "auto", unless you give ps.Auto(tol=…)
+assert score.upper - score.lower <= 1e-3  # the tolerance of "auto", unless you give ps.solvers.Auto(tolerance=…)
 
 # %%
 # A rank of about a hundred: a thin matrix of 20,000 × 100 numbers does what 20,000 × 20,000 would. Is the interval
 # narrow enough to choose by? A somewhat shorter bandwidth has an interval of its own, and the two do not meet. So the
 # order of the two is proved as well; and with 20,000 observations a small difference of PILE is many nats.
 
-shorter = ps.pile(model(20_000, 0.4), solver="auto")
+shorter = ps.pile(model(20_000, 0.4).replace(solver="auto"))
 print(f"bandwidth 0.4: between {shorter.lower:.5f} and {shorter.upper:.5f}; {shorter.solver}")
 print(f"bandwidth 0.5 is better by at least {0.5 * score.size * (shorter.lower - score.upper):.0f} nats")
 assert score.upper < shorter.lower
@@ -77,11 +77,12 @@ assert score.upper < shorter.lower
 small = model(3_000, 0.5)
 exact = ps.pile(small).value
 print(f"dense: {exact:.9f}")
-for tol in (1e-3, 1e-6):
-    found = ps.pile(small, solver=ps.LowRank(tol=tol))
-    print(f"tol {tol:.0e}: {found.lower - exact:+.1e} to {found.upper - exact:+.1e} from dense; {found.solver}")
+for tolerance in (1e-3, 1e-6):
+    found = ps.pile(small.replace(solver=ps.solvers.LowRank(tolerance=tolerance)))
+    interval = f"{found.lower - exact:+.1e} to {found.upper - exact:+.1e} from dense"
+    print(f"tolerance {tolerance:.0e}: {interval}; {found.solver}")
     assert found.lower <= exact <= found.upper
-    assert found.upper - found.lower <= tol
+    assert found.upper - found.lower <= tolerance
 
 # %%
 # If the rank is held too low, the tolerance is not reached; the `ToleranceError` has the interval that was. The
@@ -91,8 +92,8 @@ ranks = [30, 60, 90, 120, 150]
 below, above = [], []
 for rank in ranks:
     try:
-        ps.pile(small, solver=ps.LowRank(tol=1e-12, rank=rank))
-    except ps.ToleranceError as failure:
+        ps.pile(small.replace(solver=ps.solvers.LowRank(tolerance=1e-12, rank=rank)))
+    except ps.errors.ToleranceError as failure:
         below.append(exact - failure.lower)
         above.append(failure.upper - exact)
 assert len(below) == len(ranks)

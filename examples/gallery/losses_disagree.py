@@ -22,7 +22,7 @@ from pilescore.studies.poisson import forcing, solution
 # Both noises are known here. The one thing to choose is the bandwidth of the kernel: how smooth is $f$?
 
 square = ps.Box(x=(-1, 1), y=(-1, 1))
-nodes = square.interior(ps.Chebyshev(13))
+nodes = square.interior(ps.quadrature.Chebyshev(13))
 rng = np.random.default_rng(0)
 f, source = (np.asarray(jax.vmap(exact)(jnp.asarray(nodes.points))) for exact in (solution, forcing))
 model = ps.Model(
@@ -36,7 +36,7 @@ print(f"root mean square of f: {sizes[0]:.2f}, of Δf: {sizes[1]:.2f}; of the no
 # %%
 # ## Every bandwidth, every rule
 #
-# One sweep computes all of it. `losses=True` adds the losses that are used in place of evidence, `truth=` the true
+# One sweep computes all of it. `losses=True` adds the losses that are used in place of evidence, `known=` the true
 # errors in $f$ and in $\Delta f$, which nobody has in practice. The source was measured, so that PILE of data and
 # physics together is the right score.
 
@@ -44,9 +44,7 @@ scores = ps.sweep(
     model,
     {"kernel.bandwidth": np.geomspace(0.1, 1.5, 25)},
     losses=True,
-    truth=solution,
-    on=square.interior(ps.GaussLegendre(20)),
-    operator_truth=forcing,
+    known=ps.KnownSolution(solution, on=square.interior(ps.GaussLegendre(20)), operator_truth=forcing),
 )
 h = scores["kernel.bandwidth"].values
 rules = {

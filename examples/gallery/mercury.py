@@ -33,7 +33,7 @@ noise = last_digit / np.sqrt(12) / pressure  # of log p
 
 span = ps.Box(T=(2.7, 6.4))
 (dT,) = ps.partials(span)
-heat = ps.field(lambda p: 0.8314462618 * p[0] ** 2, "RT2") * dT  # turns log p into H, in kJ/mol
+heat = ps.coefficient(lambda p: 0.8314462618 * p[0] ** 2, "RT2") * dT  # turns log p into H, in kJ/mol
 nodes = span.interior(ps.GaussLegendre(30))
 laws = {
     "constant": ps.impose(dT * heat, 0.0, on=nodes, noise=0.05),
@@ -51,7 +51,7 @@ model = ps.Model(
     physics=laws["constant"],
     eta=100.0,
 )
-found = ps.search_equations(model, laws, over={"kernel.bandwidth": (1, 10), "eta": (1, 1e3)})
+found = ps.choose(model, equations=laws, over={"kernel.bandwidth": (1, 10), "eta": (1, 1e3)})
 print(found)
 assert found.best_name == "even change"
 assert found.table["nats"]["constant"] > 20

@@ -25,7 +25,7 @@ from pilescore.studies.poisson import forcing, solution
 
 square = ps.Box(x=(-1, 1), y=(-1, 1))
 laplacian = ps.laplacian(square)
-nodes = square.interior(ps.Chebyshev(11))
+nodes = square.interior(ps.quadrature.Chebyshev(11))
 w = float(nodes.weights[0])  # the same for all nodes of this rule
 TRUE = {"f": 0.05, "Δf": 1.0}
 rng = np.random.default_rng(0)
@@ -90,7 +90,7 @@ nats = 0.5 * model.size * (scores["pile"].transpose("rho", "gamma").values - bes
 fig, (left, right) = plt.subplots(1, 2, figsize=(7.5, 4), width_ratios=(3, 2), layout="constrained")
 lines = left.contour(*deviations.values(), nats, levels=[1, 3, 10, 30, 100, 300], cmap="viridis")
 left.clabel(lines, fmt="%g")
-path = best.runs[0].path  # from our guess
+path = best.descents[0].path  # from our guess
 left.plot(np.sqrt(path["gamma"] / 2), np.sqrt(path["rho"] / (2 * w)), "k.-", linewidth=0.8, label="path from our guess")
 left.plot(*noise.values(), "k*", markersize=13, label="found")
 left.plot(*TRUE.values(), "C3X", markersize=9, label="true")

@@ -40,7 +40,7 @@ plt.show()
 # ## Three candidates
 #
 # An equation is an operator imposed at quadrature nodes; its unknown coefficients are `ps.parameter`s. Every candidate
-# gets its own best coefficients, bandwidths and temperatures. `search_equations` scores the data *given* the equation:
+# gets its own best coefficients, bandwidths and temperatures. `ps.choose` scores the data *given* the equation:
 # the equations are hypotheses, nobody has measured that their right-hand side is zero.
 
 strip = ps.Box(t=(0, 1), x=(0, 1))
@@ -60,7 +60,12 @@ model = ps.Model(
     rho=1e-3,
 )
 over = {"kernel.bandwidth": (0.02, 5), "gamma": (1e-4, 1), "rho": (1e-5, 1), "eta": (0.01, 100)}
-found = ps.search_equations(model, candidates, over=over | {"speed": (-2, 2), "diffusivity": (0, 0.2)}, progress=False)
+found = ps.choose(
+    model,
+    equations=candidates,
+    over=over | {"speed": (-2, 2), "diffusivity": (0, 0.2)},
+    run=ps.RunOptions(progress=False),
+)
 print(found)
 
 # %%
@@ -100,7 +105,7 @@ verdicts = {}
 fig, axes = plt.subplots(1, 2, figsize=(7.4, 3.6), sharey=True, layout="constrained")
 for ax, (c, operator) in zip(axes, transport.items(), strict=True):
     start = best.model.replace({"speed": c, "diffusivity": DIFFUSIVITY, "rho": 1e-3})
-    fitted = ps.minimize(start, levels, given_physics=True, progress=False)
+    fitted = ps.minimize(start, levels, score="given_physics", run=ps.RunOptions(progress=False))
     verdicts[c] = ps.diagnose(fitted, checks=["physics_against_data", "unresolved_quadrature"])
     noise = (fitted.values["gamma"] / 2) ** 0.5
     print(f"speed {c}: noise of the readings {noise:.3f}, rho {fitted.values['rho']:.1e}\n{verdicts[c]}\n")
@@ -120,7 +125,7 @@ assert "physics_against_data" in verdicts[0.6]
 # them so short that the solution can turn between the nodes: no contradiction is left, and `physics_against_data` is
 # silent. `unresolved_quadrature` is the check that sees it, and more nodes are the remedy.
 
-slipped = ps.minimize(start, over, given_physics=True, progress=False)
+slipped = ps.minimize(start, over, score="given_physics", run=ps.RunOptions(progress=False))
 verdict = ps.diagnose(slipped, checks=["physics_against_data", "unresolved_quadrature"])
 print(f"bandwidths {slipped.values['kernel.bandwidth[0]']:.3f}, {slipped.values['kernel.bandwidth[1]']:.3f}\n{verdict}")
 assert "unresolved_quadrature" in verdict

@@ -12,224 +12,117 @@ import jax as _jax
 
 _jax.config.update("jax_enable_x64", True)
 
-from .accuracy import Accuracy, Risk, accuracy
-from .automatic import Auto
-from .bases import Basis, FourierBasis, HilbertBasis, RandomFourierBasis, UserBasis
-from .calculus import divergence, gradient, laplacian, normal_derivative
-from .conditions import cauchy, dirichlet, neumann, periodic, robin
-from .domains import Box, Nodes, Region, Slice, Union, nodes
-from .errors import (
-    ClusterError,
-    FileError,
-    InputError,
-    MemoryLimitError,
-    Mistake,
-    NotPositiveDefiniteError,
-    NotSolvedError,
-    OutsideDomainWarning,
-    PilescoreError,
-    PrecisionWarning,
-    SaveError,
-    SmoothnessError,
-    ToleranceError,
-    TrainingPointsWarning,
+from . import domains, errors, kernels, solvers
+from .domains import Annulus, Box, Disk, GaussLegendre, quadrature
+from .equations import (
+    Nonlinear,
+    Operator,
+    coefficient,
+    divergence,
+    gradient,
+    identity,
+    laplacian,
+    normal_derivative,
+    parameter,
+    partials,
 )
-from .features import Features
-from .kernels import (
-    RBF,
-    AnisotropicRBF,
-    Constant,
-    Cosine,
-    FullCovarianceRBF,
-    FunctionKernel,
-    IntegratedWiener,
-    Kernel,
-    Linear,
-    LinearMap,
-    Matern,
-    Periodic,
-    Polynomial,
-    RationalQuadratic,
-    Warped,
-    Wiener,
-    spectral_mixture,
+from .inference import (
+    KnownSolution,
+    Pile,
+    Posterior,
+    Score,
+    accuracy,
+    data_free_pile,
+    fredholm_logdet,
+    losses,
+    pile,
+    pile_and_gradient,
+    posterior,
 )
-from .kronecker import Kronecker
-from .linalg import Dense
-from .low_rank import LowRank
-from .misfit import Losses, losses
-from .model import Model
-from .nonlinear import Nonlinear
-from .observations import Functional, Observation, difference, impose, integral, observe, stack
-from .operators import Operator, field, identity, parameter, partials
-from .posterior import Posterior, posterior
-from .quadrature import (
-    Chebyshev,
-    ClenshawCurtis,
-    Fejer,
-    GaussLegendre,
-    MonteCarlo,
-    Rule,
-    Sobol,
-    Tensor,
+from .kernels import RBF, AnisotropicRBF, Kernel, Matern
+from .model import (
+    Model,
+    Observation,
+    cauchy,
+    difference,
+    dirichlet,
+    impose,
+    integral,
+    neumann,
+    observe,
+    periodic,
+    robin,
 )
-from .score import Pile, pile, pile_and_gradient, pile_many
-from .shapes import Annulus, Ball, Disk, Sphere, Triangulation
-from .solvers import Bounds, Estimate, Solver
-from .system import estimate
-from .tiled import Distributed
+from .nonlinear import solve_nonlinear
 
-# Models and their scores are imported at once. What searches, compares and reads files is imported when a name of it
-# is first asked for (PEP 562): it needs pandas, xarray, pydantic and scipy.optimize, and `import pilescore` would take
-# twice as long. Type checkers read the imports, Python the table; tests/test_imports.py compares them. A name that is
-# also a module's, such as `accuracy`, cannot be among them: importing the module sets the name.
+# Models and their scores are imported at once. Packages that search, compare and read files are imported when one of
+# their names is first used (PEP 562): they need pandas, xarray, pydantic and scipy.optimize, and `import pilescore`
+# would take twice as long. Type checkers read the imports, Python reads the table; tests/test_imports.py compares them.
 if TYPE_CHECKING:
-    from .choosing import Search, search, search_equations, search_kernels
-    from .comparison import compare
-    from .descent import Curvature, Run
+    from . import diagnosis as diagnosis
+    from . import networks as networks
+    from . import problems as problems
+    from . import search as search
     from .diagnosis import diagnose
-    from .findings import Diagnosis, Finding, Thresholds
-    from .fredholm import (
-        DataFreePile,
-        FredholmDeterminant,
-        calibrated_rho,
-        data_free_landscape,
-        data_free_pile,
-        fredholm_logdet,
-    )
-    from .jax_networks import network_pile
-    from .minimum import Minimum, minimize
-    from .networks import NetworkPile, network_pile_from_jacobian
-    from .problems import Problem, load_problem
-    from .selections import Selection, load_selection, select
-    from .solving import Solved, solve_nonlinear
-    from .sweeps import sweep
+    from .networks import network_pile, network_pile_from_jacobian
+    from .problems import load_problem, load_selection, select
+    from .search import Minimum, RunOptions, SearchOptions, choose, compare, data_free_landscape, minimize, sweep
 else:
-    _LATER = {
-        "choosing": ("Search", "search", "search_equations", "search_kernels"),
-        "comparison": ("compare",),
-        "descent": ("Curvature", "Run"),
+    _LAZY = {
         "diagnosis": ("diagnose",),
-        "findings": ("Diagnosis", "Finding", "Thresholds"),
-        "fredholm": (
-            "DataFreePile",
-            "FredholmDeterminant",
-            "calibrated_rho",
+        "networks": ("network_pile", "network_pile_from_jacobian"),
+        "problems": ("load_problem", "load_selection", "select"),
+        "search": (
+            "Minimum",
+            "RunOptions",
+            "SearchOptions",
+            "choose",
+            "compare",
             "data_free_landscape",
-            "data_free_pile",
-            "fredholm_logdet",
+            "minimize",
+            "sweep",
         ),
-        "jax_networks": ("network_pile",),
-        "minimum": ("Minimum", "minimize"),
-        "networks": ("NetworkPile", "network_pile_from_jacobian"),
-        "problems": ("Problem", "load_problem"),
-        "selections": ("Selection", "load_selection", "select"),
-        "solving": ("Solved", "solve_nonlinear"),
-        "sweeps": ("sweep",),
     }
 
     def __getattr__(name):
-        for module, names in _LATER.items():
+        if name in _LAZY:  # importing a package sets its name here
+            return _import_module(f"{__name__}.{name}")
+        for package, names in _LAZY.items():
             if name in names:
-                found = globals()[name] = getattr(_import_module(f"{__name__}.{module}"), name)
-                return found
+                value = globals()[name] = getattr(_import_module(f"{__name__}.{package}"), name)
+                return value
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__():
-        return sorted({*globals(), *__all__})
+        return sorted({*globals(), *__all__, *_LAZY})
 
 
 __version__ = _version("pilescore")
 
 __all__ = [
     "RBF",
-    "Accuracy",
     "AnisotropicRBF",
     "Annulus",
-    "Auto",
-    "Ball",
-    "Basis",
-    "Bounds",
     "Box",
-    "Chebyshev",
-    "ClenshawCurtis",
-    "ClusterError",
-    "Constant",
-    "Cosine",
-    "Curvature",
-    "DataFreePile",
-    "Dense",
-    "Diagnosis",
     "Disk",
-    "Distributed",
-    "Estimate",
-    "Features",
-    "Fejer",
-    "FileError",
-    "Finding",
-    "FourierBasis",
-    "FredholmDeterminant",
-    "FullCovarianceRBF",
-    "FunctionKernel",
-    "Functional",
     "GaussLegendre",
-    "HilbertBasis",
-    "InputError",
-    "IntegratedWiener",
     "Kernel",
-    "Kronecker",
-    "Linear",
-    "LinearMap",
-    "Losses",
-    "LowRank",
+    "KnownSolution",
     "Matern",
-    "MemoryLimitError",
     "Minimum",
-    "Mistake",
     "Model",
-    "MonteCarlo",
-    "NetworkPile",
-    "Nodes",
     "Nonlinear",
-    "NotPositiveDefiniteError",
-    "NotSolvedError",
     "Observation",
     "Operator",
-    "OutsideDomainWarning",
-    "Periodic",
     "Pile",
-    "PilescoreError",
-    "Polynomial",
     "Posterior",
-    "PrecisionWarning",
-    "Problem",
-    "RandomFourierBasis",
-    "RationalQuadratic",
-    "Region",
-    "Risk",
-    "Rule",
-    "Run",
-    "SaveError",
-    "Search",
-    "Selection",
-    "Slice",
-    "SmoothnessError",
-    "Sobol",
-    "Solved",
-    "Solver",
-    "Sphere",
-    "Tensor",
-    "Thresholds",
-    "ToleranceError",
-    "TrainingPointsWarning",
-    "Triangulation",
-    "Union",
-    "UserBasis",
-    "Warped",
-    "Wiener",
+    "RunOptions",
+    "Score",
+    "SearchOptions",
     "accuracy",
-    "calibrated_rho",
     "cauchy",
+    "choose",
+    "coefficient",
     "compare",
     "data_free_landscape",
     "data_free_pile",
@@ -237,13 +130,14 @@ __all__ = [
     "difference",
     "dirichlet",
     "divergence",
-    "estimate",
-    "field",
+    "domains",
+    "errors",
     "fredholm_logdet",
     "gradient",
     "identity",
     "impose",
     "integral",
+    "kernels",
     "laplacian",
     "load_problem",
     "load_selection",
@@ -252,7 +146,6 @@ __all__ = [
     "network_pile",
     "network_pile_from_jacobian",
     "neumann",
-    "nodes",
     "normal_derivative",
     "observe",
     "parameter",
@@ -260,15 +153,11 @@ __all__ = [
     "periodic",
     "pile",
     "pile_and_gradient",
-    "pile_many",
     "posterior",
+    "quadrature",
     "robin",
-    "search",
-    "search_equations",
-    "search_kernels",
     "select",
     "solve_nonlinear",
-    "spectral_mixture",
-    "stack",
+    "solvers",
     "sweep",
 ]

@@ -1,4 +1,4 @@
-"""`python -m pilescore` is the command `pilescore`."""
+"""`python -m pilescore` runs the command `pilescore`."""
 
 import sys
 

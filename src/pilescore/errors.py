@@ -1,4 +1,4 @@
-"""The failures a user can meet, each with its cause and remedy, and the checks that raise them."""
+"""The exceptions and warnings of pilescore, and the checks of arguments that raise them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,41 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+__all__ = [
+    "ClusterError",
+    "FileError",
+    "InputError",
+    "MemoryLimitError",
+    "Mistake",
+    "NotPositiveDefiniteError",
+    "NotSolvedError",
+    "OutsideDomainWarning",
+    "PilescoreError",
+    "PrecisionWarning",
+    "SaveError",
+    "SmoothnessError",
+    "ToleranceError",
+    "TrainingPointsWarning",
+]
+
+# --- Exceptions and warnings: each message states the cause and a remedy -------------------------------------------
+
 
 class PilescoreError(Exception):
-    """Base class of every error that pilescore raises on purpose.
+    """Base class of all exceptions that pilescore raises on purpose.
 
     Examples
     --------
-    Whatever is wrong with a candidate, go on with the next:
+    Skip candidates that fail for any reason:
 
     >>> import pilescore as ps
     >>> line = ps.Box(x=(0, 1))
     >>> (dx,) = ps.partials(line)
-    >>> bent = ps.impose(dx**2, 1.0, on=line.interior(ps.GaussLegendre(5)))
+    >>> physics = ps.impose(dx**2, 1.0, on=line.interior(ps.GaussLegendre(5)))
     >>> for nu in (0.5, 2.5):
     ...     try:
-    ...         print(nu, round(ps.pile(ps.Model(ps.Matern(nu), physics=bent)).value, 2))
-    ...     except ps.PilescoreError as error:
+    ...         print(nu, round(ps.pile(ps.Model(ps.Matern(nu), physics=physics)).value, 2))
+    ...     except ps.errors.PilescoreError as error:
     ...         print(nu, type(error).__name__)
     0.5 SmoothnessError
     2.5 5.17
@@ -34,7 +53,7 @@ class PilescoreError(Exception):
 
 
 class InputError(PilescoreError, ValueError):
-    """An argument is not what was expected; the message names it, what it was and what would do.
+    """An argument is invalid; the message names it, its value and what was expected.
 
     Examples
     --------
@@ -44,14 +63,14 @@ class InputError(PilescoreError, ValueError):
     ...
     pilescore.errors.InputError: RBF bandwidth: expected a positive number or a vector of them, one for each
     coordinate; got -1.0
-    >>> issubclass(ps.InputError, ValueError)
+    >>> issubclass(ps.errors.InputError, ValueError)
     True
     """
 
 
 @dataclasses.dataclass(frozen=True)
 class Mistake:
-    """One thing that is wrong in a file: what was found and expected, under which key, in which line of which file.
+    """One mistake in a file: what was found and expected, with its key, line and file.
 
     Examples
     --------
@@ -67,22 +86,22 @@ class Mistake:
     ...     _ = path.write_text(text)
     ...     try:
     ...         ps.load_problem(path)
-    ...     except ps.FileError as error:
+    ...     except ps.errors.FileError as error:
     ...         (mistake,) = error.mistakes
     >>> mistake.file, mistake.line, mistake.key
     ('problem.toml', 5, '[[equation]] 1: equation')
     >>> mistake.text
-    "'v' at column 5: means nothing here. Known names: x, pi, e, u"
+    "'v' at column 5: is not a known name. Known names: x, pi, e, u"
     """
 
     text: str
     """What was found and what was expected."""
     key: str = ""
-    """As one reads it: `[[equation]] 2: nodes`. Empty where it is about the file as a whole."""
+    """The key, such as `[[equation]] 2: nodes`; empty for the file as a whole."""
     line: int | None = None
-    """Counted from 1; None where it is about the file as a whole."""
+    """The line number, from 1; None for the file as a whole."""
     file: str = ""
-    """Its name."""
+    """The name of the file."""
 
     def __str__(self) -> str:
         line = "" if self.line is None else f":{self.line}" if self.file else f"line {self.line}"
@@ -90,7 +109,7 @@ class Mistake:
 
 
 class FileError(InputError):
-    """Everything that is wrong in a file that was to be read; the message has one line for each of the `mistakes`.
+    """A file has mistakes; the message has one line for each of the `mistakes`.
 
     Examples
     --------
@@ -107,9 +126,9 @@ class FileError(InputError):
     ...     _ = path.write_text(text)
     ...     try:
     ...         ps.load_problem(path)
-    ...     except ps.FileError as error:
+    ...     except ps.errors.FileError as error:
     ...         print(error)
-    problem.toml:5: [[equation]] 1: equation: 'v' at column 5: means nothing here. Known names: x, pi, e, u
+    problem.toml:5: [[equation]] 1: equation: 'v' at column 5: is not a known name. Known names: x, pi, e, u
     problem.toml:6: [[equation]] 1: noodes: there is no key 'noodes' here; expected one of name, noise, rho, rule,
     nodes, equation; did you mean 'nodes'?
     """
@@ -123,7 +142,7 @@ class FileError(InputError):
 
 
 class SmoothnessError(InputError):
-    """An operator takes more derivatives than the kernel has.
+    """An operator takes a derivative that the kernel does not support.
 
     Examples
     --------
@@ -134,33 +153,33 @@ class SmoothnessError(InputError):
     Traceback (most recent call last):
     ...
     pilescore.errors.SmoothnessError: block 'physics.0': the operator ∂x² takes derivatives of order 2, but
-    Matern(nu=1.5, bandwidth=1.) bears at most 1 on each side. Kernels that would do: RBF, RationalQuadratic,
-    Matern(nu=2.5), Matern(nu=3.5).
+    Matern(nu=1.5, bandwidth=1.) supports at most order 1 on each side. Kernels that support it: RBF,
+    RationalQuadratic, Matern(nu=2.5), Matern(nu=3.5).
     """
 
 
 class MemoryLimitError(PilescoreError, MemoryError):
-    """The matrices of a computation would not fit in the memory that is available.
+    """The matrices of a computation would not fit in the available memory.
 
     Examples
     --------
-    It is raised before anything large is allocated:
+    The error is raised before anything large is allocated:
 
     >>> import numpy as np, pilescore as ps
     >>> x = np.linspace(0, 1, 1_000_000)
     >>> model = ps.Model(ps.RBF(0.1), data=ps.observe(ps.identity, np.sin(6 * x), at=x))
-    >>> ps.pile(model, solver="dense")
+    >>> ps.pile(model.replace(solver="dense"))
     Traceback (most recent call last):
     ...
-    pilescore.errors.MemoryLimitError: the covariance of N = 1000000 observations needs 8000.0 GB and ... GB are
-    available. Use at most about ... observations: fewer nodes in a rule, or thinned data.
+    pilescore.errors.MemoryLimitError: the covariance of N = 1000000 observations needs 8000.0 GB, but only ... GB
+    are available. Use at most about ... observations: fewer nodes in a rule, or thinned data.
     """
 
 
 class NotPositiveDefiniteError(PilescoreError, np.linalg.LinAlgError):
     """A covariance could not be factored; the message names the blocks involved and the remedies.
 
-    Nothing is ever added to the diagonal: the noise is the model's, and the remedies are the user's to choose.
+    pilescore never adds anything to the diagonal: the noise belongs to the model, and the user chooses the remedy.
 
     Examples
     --------
@@ -170,21 +189,21 @@ class NotPositiveDefiniteError(PilescoreError, np.linalg.LinAlgError):
     Traceback (most recent call last):
     ...
     pilescore.errors.NotPositiveDefiniteError: the covariance of 2 observations is not positive definite to working
-    precision: the factorisation stopped at observation 1 of block 'probe' (Id). Its eigenvalues reach from ... to
-    2.0e+00, a condition number of ... or more. The nearly dependent rows are in block 'probe' (100%). What helps:
+    precision: the factorisation stopped at observation 1 of block 'probe' (Id). Its eigenvalues range from ... to
+    2.0e+00, a condition number of at least ... The nearly dependent rows are in block 'probe' (100%). What helps:
     raise gamma of 'probe' (now 1.0e-20); shorten the kernel's bandwidth or use a rougher kernel; thin the 1
     coincident points in 'probe'.
     """
 
 
 class NotSolvedError(PilescoreError):
-    """The most likely solution of a nonlinear model was not found; `solve_nonlinear` shows how far it came.
+    """The most likely solution of a nonlinear model was not found; `solve_nonlinear` returns the last iterate.
 
-    Raised where a score is needed: by `minimize` and by what uses it. In tables it is the reason in a row.
+    `minimize` and the searches that use it raise this error. In tables it is the reason in a failed row.
 
     Examples
     --------
-    A law that is known for `u ≤ 0` only, and a value beyond it:
+    A law that is defined for `u ≤ 0` only, and a value beyond it:
 
     >>> import jax.numpy as jnp, pilescore as ps
     >>> law = ps.Nonlinear(lambda p, u: jnp.where(u > 0, jnp.nan, u), of=(ps.identity,))
@@ -201,7 +220,7 @@ class NotSolvedError(PilescoreError):
 
 
 class ToleranceError(PilescoreError):
-    """The bounds on a score are wider than was wanted; `lower` and `upper` are what was reached.
+    """The bounds on a score are wider than the tolerance; `lower` and `upper` are the bounds.
 
     Examples
     --------
@@ -209,13 +228,13 @@ class ToleranceError(PilescoreError):
     >>> x = np.linspace(0, 1, 50)
     >>> model = ps.Model(ps.Matern(0.5), data=ps.observe(ps.identity, np.sin(6 * x), at=x), gamma=0.1)
     >>> try:
-    ...     ps.pile(model, solver=ps.LowRank(tol=1e-3, rank=10))
-    ... except ps.ToleranceError as error:
+    ...     ps.pile(model.replace(solver=ps.solvers.LowRank(tolerance=1e-3, rank=10)))
+    ... except ps.errors.ToleranceError as error:
     ...     print(error)
     ...     print(error.lower <= ps.pile(model).value <= error.upper)
-    the interval on PILE is 2.2e+00 wide, from -1.96036 to 0.207989, and not 1.0e-03: a rank of 10 is not enough for
-    this kernel, which is rough, or short beside the domain. Raise rank (now 10) or tol; or use solver='dense' (2e-05
-    GB), ps.Distributed(), a smoother kernel, or a longer bandwidth.
+    the interval on PILE is 2.2e+00 wide, from -1.96036 to 0.207989, and not 1.0e-03: a rank of 10 is too small for
+    this kernel, which is rough, or short compared with the domain. Raise rank (now 10) or tolerance; or use
+    solver='dense' (2e-05 GB), ps.solvers.Distributed(), a smoother kernel, or a longer bandwidth.
     True
     """
 
@@ -228,11 +247,11 @@ class ToleranceError(PilescoreError):
 
 
 class ClusterError(PilescoreError):
-    """A cluster has lost its workers, or its workers cannot read what they are sent; the message says what is done.
+    """A cluster has lost its workers, or they cannot unpickle their tasks; the message says how far the work came.
 
     Examples
     --------
-    A kernel that workers would have to read from a file which they do not have:
+    A kernel that the workers would have to load from a file they do not have:
 
     >>> import distributed, jax.numpy as jnp, numpy as np, pilescore as ps
     >>> class Tabulated:
@@ -241,20 +260,19 @@ class ClusterError(PilescoreError):
     ...     def __reduce__(self):
     ...         return np.load, ("only_here.npy",)
     >>> data = ps.observe(ps.identity, values=[0.0, 1.0], at=[0.0, 1.0])
-    >>> model = ps.Model(ps.FunctionKernel(Tabulated()), data=data)
+    >>> model = ps.Model(ps.kernels.FunctionKernel(Tabulated()), data=data)
     >>> with distributed.Client(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0") as client:
-    ...     ps.sweep(model, {"gamma": [0.1, 1.0]}, client=client)
+    ...     ps.sweep(model, {"gamma": [0.1, 1.0]}, run=ps.RunOptions(client=client))
     Traceback (most recent call last):
     ...
-    pilescore.errors.ClusterError: client: the workers of the cluster are lost to this computation: they cannot read
-    what they are sent: FileNotFoundError: [Errno 2] No such file or directory: 'only_here.npy'. A function in a module
-    of yours has to be there, too: client.upload_file(...), or cloudpickle.register_pickle_by_value(module). 0 of 2
-    points are scored; none of them is kept, as there is no save=
+    pilescore.errors.ClusterError: client: the workers of the cluster were lost to this computation: they cannot
+    read the content: FileNotFoundError: [Errno 2] No such file or directory: 'only_here.npy'. ... 0 of 2 points are
+    scored; none of them is saved: run=ps.RunOptions(save=…) saves them
     """
 
 
 class SaveError(PilescoreError, OSError):
-    """A dataset could not be written; it is in `dataset`, and what was on disk before is still there.
+    """A dataset could not be written; `dataset` holds it, and the file on disk is unchanged.
 
     Examples
     --------
@@ -262,11 +280,11 @@ class SaveError(PilescoreError, OSError):
     >>> data = ps.observe(ps.identity, values=[0.0, 1.0], at=[0.0, 1.0])
     >>> model = ps.Model(ps.RBF(0.5), data=data)
     >>> try:
-    ...     ps.sweep(model, {"gamma": [0.1, 1.0]}, save="/proc/run.nc")  # where no file can be made
-    ... except ps.SaveError as error:
+    ...     ps.sweep(model, {"gamma": [0.1, 1.0]}, run=ps.RunOptions(save="/proc/run.nc"))  # where no file can be made
+    ... except ps.errors.SaveError as error:
     ...     print(error)
-    ...     print(error.dataset["status"].values)  # it was tried before any work
-    could not write /proc/run.nc: [Errno 2] No such file or directory: '/proc/.run.nc.new'
+    ...     print(error.dataset["status"].values)  # writing was tried before any work
+    could not write /proc/run.nc: No such file or directory
     ['pending' 'pending']
     """
 
@@ -276,17 +294,17 @@ class SaveError(PilescoreError, OSError):
 
 
 class PrecisionWarning(UserWarning):
-    """A result was computed, but rounding has taken most of its digits.
+    """A result was computed, but rounding errors have destroyed most of its digits.
 
     Examples
     --------
-    Make it an error, so that no such score goes unnoticed:
+    Turn the warning into an error:
 
     >>> import warnings, numpy as np, pilescore as ps
     >>> x = np.linspace(0, 1, 30)
     >>> model = ps.Model(ps.RBF(0.5), data=ps.observe(ps.identity, np.sin(6 * x), at=x), gamma=1e-13)
     >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("error", ps.PrecisionWarning)
+    ...     warnings.simplefilter("error", ps.errors.PrecisionWarning)
     ...     ps.pile(model)
     Traceback (most recent call last):
     ...
@@ -297,7 +315,7 @@ class PrecisionWarning(UserWarning):
 
 
 class TrainingPointsWarning(UserWarning):
-    """A network is scored on rows that it may have been trained on.
+    """A network is scored at points on which it may have been trained.
 
     Examples
     --------
@@ -306,12 +324,12 @@ class TrainingPointsWarning(UserWarning):
     >>> (dx,) = ps.partials(line)
     >>> model = ps.Model(ps.RBF(1.0), physics=ps.impose(dx, 1.0, on=line.interior(ps.GaussLegendre(5))))
     >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("error", ps.TrainingPointsWarning)
+    ...     warnings.simplefilter("error", ps.errors.TrainingPointsWarning)
     ...     ps.network_pile(lambda params, p: params @ p, jnp.ones(1), model, points="training")
     Traceback (most recent call last):
     ...
-    pilescore.errors.TrainingPointsWarning: points='training': residuals at the points that a network was trained on
-    say how well it was trained, not how good it is. Leave points='fresh', which draws new ones
+    pilescore.errors.TrainingPointsWarning: points='training': residuals at the points of training show how well a
+    network was trained, not how good it is. The default points='fresh' draws new points
     """
 
 
@@ -328,7 +346,7 @@ class OutsideDomainWarning(UserWarning):
     >>> moving = ps.impose(dt + dx, 0.0, on=strip.interior(ps.GaussLegendre(4)))
     >>> data = ps.observe(ps.identity, values=[1.0], at=[[8.0, 0.5]])
     >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("error", ps.OutsideDomainWarning)
+    ...     warnings.simplefilter("error", ps.errors.OutsideDomainWarning)
     ...     ps.Model(ps.RBF(1.0), data=data, physics=moving)
     Traceback (most recent call last):
     ...
@@ -337,14 +355,17 @@ class OutsideDomainWarning(UserWarning):
     """
 
 
+# --- Checks of arguments: they return the checked value or raise an InputError -------------------------------------
+
+
 def require(condition: bool, argument: str, found: object, expected: str) -> None:
-    """Raise an `InputError` that names the argument, what it was and what was expected."""
+    """Raise an `InputError` unless the condition holds; it names the argument, its value and what was expected."""
     if not condition:
         raise InputError(f"{argument}: expected {expected}; got {describe(found)}")
 
 
 def describe(value: object) -> str:
-    """Describe a value for an error message: its shape where it has one, else its `repr`."""
+    """Return a short description of a value for an error message: the shape of an array, else the `repr`."""
     shape = getattr(value, "shape", None)
     if shape is not None and shape != ():
         return f"an array of shape {tuple(shape)} and dtype {getattr(value, 'dtype', '?')}"
@@ -353,24 +374,24 @@ def describe(value: object) -> str:
 
 
 def require_float64() -> None:
-    """Refuse to compute while JAX is in float32 mode."""
+    """Raise an `InputError` if JAX is in float32 mode."""
     if jax.dtypes.canonicalize_dtype(np.float64) != np.float64:
         raise InputError(
             "JAX is in float32 mode, in which a log determinant loses all its digits. "
-            "pilescore turns float64 on when imported; something has turned it off since. "
+            "Importing pilescore turns float64 on; something has turned it off since. "
             'Call jax.config.update("jax_enable_x64", True), or unset JAX_ENABLE_X64=0.'
         )
 
 
 def check_coordinates(function: Callable[[Any], Any], point: np.ndarray, argument: str) -> None:
-    """Raise an `InputError` if a user's function asks for a coordinate that is not there; JAX would clamp it."""
+    """Raise an `InputError` if a user's function uses a coordinate that does not exist."""
     try:
-        function(point)
+        function(point)  # a NumPy point raises an IndexError; JAX would silently clamp the index
     except IndexError as error:
         last = len(point) - 1
         expected = f"a function of one point with the coordinates p[0] … p[{last}]" if last else "a function of p[0]"
         raise InputError(f"{argument}: expected {expected}; calling it gave: {error}") from error
-    except Exception:  # it may want a JAX array; whatever else is wrong is said by the call that counts
+    except Exception:  # the function may need a JAX array; the real call reports any other problem
         return
 
 
@@ -380,12 +401,12 @@ def call(
     argument: str,
     signature: str = "a function of one argument, the point",
 ) -> Any:
-    """Return a user's function at one point; say what is wrong with it where it cannot be evaluated."""
+    """Return the value of a user's function at one point; raise an `InputError` if it cannot be evaluated."""
     try:
         return function(point)
     except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError) as error:
         problem: Exception = error
-        expected = "a function written with jax.numpy (jnp.sin, not numpy's or math's, and jnp.where for if)"
+        expected = "a function written with jax.numpy (jnp.sin, not np.sin or math.sin; jnp.where instead of if)"
     except TypeError as error:
         problem = error
         expected = signature
@@ -393,15 +414,15 @@ def call(
 
 
 def is_real(dtype: Any) -> bool:
-    """Whether a type is one of floats, those of JAX with few digits among them."""
+    """Whether a dtype is a floating-point type, including the low-precision types of JAX."""
     return bool(jax.numpy.issubdtype(dtype, np.floating))
 
 
 def as_array(value: Any, argument: str, copy: bool = True) -> np.ndarray:
-    """Return `value` as a finite float64 array (integers and floats of fewer digits are promoted exactly)."""
-    hidden = int(np.sum(value.mask)) if isinstance(value, np.ma.MaskedArray) else 0
-    if hidden:
-        raise InputError(f"{argument}: expected an array without masked entries; {hidden} are masked. Leave them out.")
+    """Return `value` as a float64 array of finite numbers; integers and shorter floats are promoted exactly."""
+    masked = int(np.sum(value.mask)) if isinstance(value, np.ma.MaskedArray) else 0
+    if masked:
+        raise InputError(f"{argument}: expected an array without masked entries; {masked} are masked. Remove them.")
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged nested sequences; tensors that require gradients
@@ -435,7 +456,7 @@ def as_points(value: Any, argument: str) -> Float[np.ndarray, "n d"]:
 
 
 def as_vector(value: Any, argument: str, size: int, of: str) -> Float[np.ndarray, " n"]:
-    """Return `value` as a vector of the given length, or a scalar repeated to it."""
+    """Return `value` as a vector of the given length; a scalar is repeated."""
     array = as_array(value, argument)
     if array.ndim == 0:
         return np.full(size, float(array))
@@ -452,27 +473,28 @@ def as_positive(value: Any, argument: str) -> float:
 
 
 def as_count(value: Any, argument: str, least: int = 1) -> int:
-    """Return `value` as an integer that is at least `least`."""
+    """Return `value` as an integer not below `least`."""
     good = isinstance(value, int | np.integer) and not isinstance(value, bool)
     require(good and int(value) >= least, argument, value, f"an integer of at least {least}")
     return int(value)
 
 
 def nearest(name: Any, known: Iterable[str], least: float = 0.6) -> str | None:
-    """Return the known name that was probably meant, whatever its case; None if none is near."""
+    """Return the known name most similar to a misspelt one, ignoring case; None if none is similar."""
+    # Long names and long lists are cut: the comparison is quadratic in their lengths.
     folded = {other.casefold(): other for other in known if len(other) <= 100}
     close = difflib.get_close_matches(str(name)[:100].casefold(), list(folded)[:1000], 1, least)
     return folded[close[0]] if close else None
 
 
 def did_you_mean(name: Any, known: Iterable[str], least: float = 0.6) -> str:
-    """Return `"; did you mean 'u'?"` for the nearest of the known names, or nothing."""
+    """Return `"; did you mean 'u'?"` for the most similar known name, or an empty string."""
     near = nearest(name, known, least)
     return "" if near is None else f"; did you mean {near!r}?"
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join names for a message: `a`, `a and b`, `a, b and c`."""
+    """Return names joined for a message: `a`, `a and b`, `a, b and c`."""
     if len(names) <= 1:
         return "".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"

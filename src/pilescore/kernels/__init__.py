@@ -1,19 +1,26 @@
-"""Kernels and their derivatives: stationary ones, others, and the algebra that combines them."""
+"""Kernels and their derivatives: stationary and nonstationary kernels, and the algebra that combines them.
 
-from .algebra import LinearMap, On, Product, Scaled, Sum, Warped, spectral_mixture
-from .base import Kernel, MultiIndex, Point, Positive, Scalar
-from .others import Constant, FunctionKernel, IntegratedWiener, Linear, Polynomial, Wiener
-from .stationary import (
-    RBF,
-    AnisotropicRBF,
-    Cosine,
-    FullCovarianceRBF,
-    Matern,
-    Periodic,
-    Radial,
-    RationalQuadratic,
-    Stationary,
-)
+`__all__` lists the public names; names imported `as` themselves are for the other packages.
+"""
+
+from ..equations import MultiIndex as MultiIndex
+from .algebra import LinearMap, Warped, spectral_mixture
+from .algebra import On as On
+from .algebra import Product as Product
+from .algebra import Scaled as Scaled
+from .algebra import Sum as Sum
+from .base import Kernel, hyperparameter
+from .base import Point as Point
+from .base import Positive as Positive
+from .base import Scalar as Scalar
+from .base import real as real
+from .nonstationary import Constant, FunctionKernel, IntegratedWiener, Linear, Polynomial, Wiener
+from .spectral_density import draw_frequencies as draw_frequencies
+from .spectral_density import is_separately_even as is_separately_even
+from .spectral_density import log_spectral_density as log_spectral_density
+from .stationary import RBF, AnisotropicRBF, Cosine, FullCovarianceRBF, Matern, Periodic, RationalQuadratic
+from .stationary import Radial as Radial
+from .stationary import Stationary as Stationary
 
 __all__ = [
     "RBF",
@@ -27,20 +34,11 @@ __all__ = [
     "Linear",
     "LinearMap",
     "Matern",
-    "MultiIndex",
-    "On",
     "Periodic",
-    "Point",
     "Polynomial",
-    "Positive",
-    "Product",
-    "Radial",
     "RationalQuadratic",
-    "Scalar",
-    "Scaled",
-    "Stationary",
-    "Sum",
     "Warped",
     "Wiener",
+    "hyperparameter",
     "spectral_mixture",
 ]

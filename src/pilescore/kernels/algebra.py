@@ -1,4 +1,4 @@
-"""Kernels made of kernels: sums, products, scaling, groups of coordinates, maps of the input."""
+"""Kernels made of kernels: sums, products, multiples, kernels of some coordinates, and maps of the input."""
 
 from __future__ import annotations
 
@@ -14,16 +14,28 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..equations import MultiIndex, partial_derivative
 from ..errors import as_array, require
-from .base import Hyperparameter, Kernel, MultiIndex, Point, Positive, Scalar, raised, real, vanishes
-from .others import Constant
+from .base import (
+    Hyperparameter,
+    Kernel,
+    Point,
+    Positive,
+    Scalar,
+    hyperparameter,
+    raised,
+    real,
+    total,
+    vanishes,
+)
+from .nonstationary import Constant
 from .stationary import RBF, Cosine
 
 Jet: TypeAlias = Callable[[int, MultiIndex], Scalar]
 """The derivatives `∂^γ w_k` of a map at one point."""
 
 Factors: TypeAlias = tuple[tuple[int, MultiIndex], ...]
-"""A product of such derivatives, by their `(k, γ)`."""
+"""A product of derivatives `∂^γ w_k`, each given by `(k, γ)`."""
 
 
 class Sum(Kernel):
@@ -33,16 +45,16 @@ class Sum(Kernel):
 
     @property
     def smoothness(self) -> float | int:
-        """That of the roughest part."""
+        """The smoothness of the roughest part."""
         return min(part.smoothness for part in self.parts)
 
-    def bears(self, alpha: MultiIndex) -> bool:
-        """Whether every part bears it."""
-        return all(part.bears(alpha) for part in self.parts)
+    def supports(self, alpha: MultiIndex) -> bool:
+        """Whether every part has the derivative."""
+        return all(part.supports(alpha) for part in self.parts)
 
     def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
         """Return the sum of the derivatives."""
-        return _sum([part.derivative(alpha, beta, x, y) for part in self.parts])
+        return total([part.derivative(alpha, beta, x, y) for part in self.parts])
 
     def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Check every part."""
@@ -51,22 +63,20 @@ class Sum(Kernel):
 
 
 class Product(Kernel):
-    """The product of kernels, written `k1 * k2`, differentiated by the rule of Leibniz."""
+    """The product of kernels, written `k1 * k2`, differentiated by the Leibniz rule."""
 
     parts: tuple[Kernel, ...] = eqx.field(converter=lambda parts: _flatten(Product, parts))
 
     smoothness = Sum.smoothness
-    bears = Sum.bears
+    supports = Sum.supports
     check_points = Sum.check_points
 
     def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
         """Return `Σ C(α,α') C(β,β') ∂^{α'}∂^{β'} k1 · ∂^{α−α'}∂^{β−β'} (k2 k3 …)`."""
-        known: dict[tuple[int, MultiIndex, MultiIndex], Scalar] = {}
 
+        @functools.cache
         def single(part: int, a: MultiIndex, b: MultiIndex) -> Scalar:
-            if (part, a, b) not in known:
-                known[part, a, b] = self.parts[part].derivative(a, b, x, y)
-            return known[part, a, b]
+            return self.parts[part].derivative(a, b, x, y)
 
         def from_part(part: int, a: MultiIndex, b: MultiIndex) -> Scalar:
             if part == len(self.parts) - 1:
@@ -79,31 +89,33 @@ class Product(Kernel):
                 rest = from_part(part + 1, _minus(a, a1), _minus(b, b1))
                 if not vanishes(rest):
                     terms.append(_choose(a, a1) * _choose(b, b1) * first * rest)
-            return _sum(terms)
+            return total(terms)
 
         return from_part(0, alpha, beta)
 
     def factors(self, dimension: int) -> tuple[Kernel, ...] | None:
         """Return the products of the factors of the parts."""
-        parts = [part.factors(dimension) for part in self.parts]
-        known = [factors for factors in parts if factors is not None]
-        return tuple(map(Product, zip(*known, strict=True))) if len(known) == len(parts) else None
+        factors = [part.factors(dimension) for part in self.parts]
+        known = [kernels for kernels in factors if kernels is not None]
+        return tuple(map(Product, zip(*known, strict=True))) if len(known) == len(factors) else None
 
 
 class Scaled(Kernel):
     """A kernel times a positive variance, written `2.0 * k`."""
 
-    variance: Hyperparameter = eqx.field(converter=Positive("the factor of a kernel", vector=False))
+    variance: Hyperparameter = eqx.field(
+        converter=Positive("the factor of a kernel", vector=False), metadata={"role": "variance"}
+    )
     kernel: Kernel
 
     @property
     def smoothness(self) -> float | int:
-        """That of the kernel."""
+        """The smoothness of the kernel."""
         return self.kernel.smoothness
 
-    def bears(self, alpha: MultiIndex) -> bool:
-        """Whether the kernel bears it."""
-        return self.kernel.bears(alpha)
+    def supports(self, alpha: MultiIndex) -> bool:
+        """Whether the kernel has the derivative."""
+        return self.kernel.supports(alpha)
 
     def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
         """Return the kernel's derivative times the variance."""
@@ -111,7 +123,7 @@ class Scaled(Kernel):
         return value if vanishes(value) else self.variance * value
 
     def factors(self, dimension: int) -> tuple[Kernel, ...] | None:
-        """Return those of the kernel, the first of them scaled."""
+        """Return the kernel's factors; the first one is scaled."""
         factors = self.kernel.factors(dimension)
         return None if factors is None else (eqx.tree_at(lambda k: k.kernel, self, factors[0]), *factors[1:])
 
@@ -121,7 +133,7 @@ class Scaled(Kernel):
 
 
 class On(Kernel):
-    """A kernel on a group of coordinates, written `k.on(0)`; constant in the others."""
+    """A kernel of some of the coordinates, written `k.on(0)`; it is constant in the others."""
 
     kernel: Kernel
     axes: tuple[int, ...] = eqx.field(static=True)
@@ -131,17 +143,14 @@ class On(Kernel):
         require(good and len(set(self.axes)) == len(self.axes), "axes", self.axes, "distinct axes 0, 1, …")
         self.kernel.check_points(np.empty((0, len(self.axes))))
 
-    @property
-    def smoothness(self) -> float | int:
-        """That of the kernel."""
-        return self.kernel.smoothness
+    smoothness = Scaled.smoothness
 
-    def bears(self, alpha: MultiIndex) -> bool:
-        """Whether the kernel bears its part; the derivative along other coordinates is zero."""
-        return self.kernel.bears(tuple(alpha[a] for a in self.axes))
+    def supports(self, alpha: MultiIndex) -> bool:
+        """Whether the kernel has the derivative along its own coordinates; along the others it is zero."""
+        return self.kernel.supports(tuple(alpha[a] for a in self.axes))
 
     def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
-        """Return the kernel's derivative on its own coordinates, zero along any other."""
+        """Return the kernel's derivative along its own coordinates; along any other it is zero."""
         if any((alpha[i] or beta[i]) for i in range(len(alpha)) if i not in self.axes):
             return 0.0
         a, b = (tuple(index[axis] for axis in self.axes) for index in (alpha, beta))
@@ -149,7 +158,7 @@ class On(Kernel):
         return self.kernel.derivative(a, b, u, v)
 
     def factors(self, dimension: int) -> tuple[Kernel, ...] | None:
-        """Return those of the kernel on its own coordinates, ones on the others."""
+        """Return the kernel's factors for its own coordinates, and the constant 1 for the others."""
         factors = self.kernel.factors(len(self.axes))
         if factors is None:
             return None
@@ -157,9 +166,10 @@ class On(Kernel):
         return tuple(own.get(axis, Constant(1.0)) for axis in range(dimension))
 
     def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
-        """Require the coordinates to be there."""
-        have = f"points with {points.shape[1]} coordinates"
-        require(max(self.axes) < points.shape[1], f"kernel on axes {self.axes}", have, "those axes to be there")
+        """Require that the points have these coordinates."""
+        found = f"points with {points.shape[1]} coordinates"
+        expected = f"points with at least {max(self.axes) + 1} coordinates"
+        require(max(self.axes) < points.shape[1], f"kernel on axes {self.axes}", found, expected)
         self.kernel.check_points(points[:, self.axes])
 
 
@@ -171,32 +181,30 @@ class LinearMap(Kernel):
     kernel
         A kernel in `e` dimensions.
     matrix
-        `A`, of shape (e, d).
+        The matrix `A`, of shape (e, d).
 
     Examples
     --------
     >>> import pilescore as ps
-    >>> ridge = ps.LinearMap(ps.RBF(0.3), [[1.0, -2.0]])  # varies across the line x = 2y only
+    >>> ridge = ps.kernels.LinearMap(ps.RBF(0.3), [[1.0, -2.0]])  # varies across the line x = 2y only
     >>> float(ridge((2.0, 1.0), (0.0, 0.0)))
     1.0
     """
 
     kernel: Kernel
-    matrix: Hyperparameter = eqx.field(converter=real("LinearMap matrix", ndim=2))
+    matrix: Hyperparameter = hyperparameter("number", converter=real("LinearMap matrix", ndim=2))
 
     def __check_init__(self) -> None:
         self.kernel.check_points(np.empty((0, self.matrix.shape[0])))
 
-    @property
-    def smoothness(self) -> float | int:
-        """That of the kernel."""
-        return self.kernel.smoothness
+    smoothness = Scaled.smoothness
 
     def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
         """Return the derivative by the chain rule `∂_{x_i} = Σ_k A_ki ∂_{u_k}`."""
         rows, columns = self.matrix.shape
         u, v = (
-            tuple(_sum([self.matrix[k, i] * point[i] for i in range(columns)]) for k in range(rows)) for point in (x, y)
+            tuple(total([self.matrix[k, i] * point[i] for i in range(columns)]) for k in range(rows))
+            for point in (x, y)
         )
 
         def jet(k: int, gamma: MultiIndex) -> Scalar:
@@ -205,28 +213,28 @@ class LinearMap(Kernel):
         return _pulled_back(self.kernel, alpha, beta, u, v, jet, jet)
 
     def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
-        """Require as many coordinates as the matrix has columns."""
+        """Require one coordinate for each column of the matrix."""
         columns = self.matrix.shape[1]
-        have = f"points with {points.shape[1]} coordinates"
-        require(columns == points.shape[1], "LinearMap matrix", have, f"{columns}, the columns of its matrix")
+        found = f"points with {points.shape[1]} coordinates"
+        require(columns == points.shape[1], "LinearMap matrix", found, f"{columns}, one for each column of the matrix")
         self.kernel.check_points(points @ np.asarray(self.matrix).T)
 
 
 class Warped(Kernel):
-    """The kernel `k(w(x), w(y))` of points moved by any smooth function.
+    """The kernel `k(w(x), w(y))` of points mapped by a smooth function.
 
     Parameters
     ----------
     kernel
-        The kernel on the warped points.
+        The kernel of the warped points.
     warp
-        `w`: a JAX function from a point of shape (d,) to one of shape (e,); an Equinox module may hold
-        hyperparameters.
+        The map `w`: a JAX function from a point of shape (d,) to one of shape (e,). Arrays inside an Equinox module
+        become hyperparameters.
 
     Examples
     --------
     >>> import jax.numpy as jnp, pilescore as ps
-    >>> kernel = ps.Warped(ps.RBF(1.0), jnp.log)  # a length scale that grows with x
+    >>> kernel = ps.kernels.Warped(ps.RBF(1.0), jnp.log)  # a length scale that grows with x
     >>> bool(jnp.isclose(kernel((1.0,), (2.0,)), kernel((10.0,), (20.0,))))
     True
     """
@@ -236,18 +244,18 @@ class Warped(Kernel):
 
     @property
     def smoothness(self) -> float | int:
-        """That of the kernel (the warp is taken to be smooth)."""
+        """The smoothness of the kernel; the warp is assumed to be smooth."""
         return self.kernel.smoothness
 
     def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
-        """Return the derivative by the chain rule; derivatives of the warp are by autodiff."""
+        """Return the derivative by the chain rule; the warp is differentiated automatically."""
         points = [jnp.stack(tuple(point)) for point in (x, y)]
         u, v = (self.warp(point) for point in points)
         jets = [functools.cache(functools.partial(_jet, self.warp, point)) for point in points]
         return _pulled_back(self.kernel, alpha, beta, tuple(u), tuple(v), *jets)
 
     def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
-        """Check the warp's values, and the kernel on them."""
+        """Check the warped points, and the kernel at them."""
         if len(points):
             warped = np.asarray(jax.vmap(self.warp)(jnp.asarray(points)))
             require(warped.ndim == 2, "Warped warp", warped[0], "a function from points of shape (d,) to shape (e,)")
@@ -255,19 +263,21 @@ class Warped(Kernel):
 
 
 def spectral_mixture(weights: Any, frequencies: Any, bandwidths: Any) -> Kernel:
-    """Return the spectral mixture `Σ_q w_q exp(−½ Σ_i δ_i²/h_qi²) cos(2π f_q·δ)`.
+    """Return the spectral mixture kernel `Σ_q w_q exp(−½ Σ_i δ_i²/h_qi²) cos(2π f_q·δ)`.
 
     Parameters
     ----------
     weights
-        `w`, positive, of shape (Q,).
-    frequencies, bandwidths
-        `f` and `h`, of shape (Q, d); bandwidths are positive.
+        The weights `w`: positive, of shape (Q,).
+    frequencies
+        The frequencies `f`, of shape (Q, d).
+    bandwidths
+        The bandwidths `h`: positive, of shape (Q, d).
 
     Examples
     --------
     >>> import pilescore as ps
-    >>> kernel = ps.spectral_mixture([1.0, 0.5], [[1.0], [3.0]], [[0.5], [0.2]])
+    >>> kernel = ps.kernels.spectral_mixture([1.0, 0.5], [[1.0], [3.0]], [[0.5], [0.2]])
     >>> float(kernel((0.0,), (0.0,)))
     1.5
     """
@@ -276,7 +286,7 @@ def spectral_mixture(weights: Any, frequencies: Any, bandwidths: Any) -> Kernel:
     h = as_array(bandwidths, "bandwidths")
     require(w.ndim == 1 and w.size > 0, "weights", w, "shape (Q,), one for each component")
     require(f.ndim == 2 and len(f) == len(w), "frequencies", f, f"shape ({len(w)}, d)")
-    require(h.shape == f.shape, "bandwidths", h, f"shape {f.shape}, as the frequencies")
+    require(h.shape == f.shape, "bandwidths", h, f"shape {f.shape}, like the frequencies")
     parts = tuple(float(w[i]) * (RBF(h[i]) * Cosine(f[i])) for i in range(len(w)))
     return parts[0] if len(parts) == 1 else Sum(parts)
 
@@ -294,19 +304,19 @@ def _pulled_back(
                 values = [jet(k, gamma) for k, gamma in factors]
                 if not any(vanishes(value) for value in values):
                     terms.append(math.prod(values, start=float(count)))
-            side[mu] = _sum(terms)
+            side[mu] = total(terms)
         sides.append({mu: value for mu, value in side.items() if not vanishes(value)})
     terms = []
     for (mu, a), (nu, b) in itertools.product(*(side.items() for side in sides)):
         value = kernel.derivative(mu, nu, u, v)
         if not vanishes(value):
             terms.append(a * b * value)
-    return _sum(terms)
+    return total(terms)
 
 
 @functools.cache
 def _chain_rule(alpha: MultiIndex, width: int) -> dict[MultiIndex, list[tuple[Factors, int]]]:
-    """Return Faà di Bruno's formula: `∂^α f(w(x))` as `{μ: Σ count · Π ∂^γ w_k}`, the coefficients of `∂^μ f`."""
+    """Return Faà di Bruno's formula for `∂^α f(w(x))`: for each `∂^μ f` its coefficient `Σ count · Π ∂^γ w_k`."""
     table: dict[MultiIndex, dict[Factors, int]] = {(0,) * width: {(): 1}}
     for axis in (axis for axis, order in enumerate(alpha) for _ in range(order)):
         grown: dict[MultiIndex, dict[Factors, int]] = {}
@@ -328,26 +338,16 @@ def _count(table: dict[MultiIndex, dict[Factors, int]], mu: MultiIndex, factors:
 
 
 def _jet(function: Callable[[Array], Array], point: Array, k: int, gamma: MultiIndex) -> Scalar:
-    """Return `∂^γ w_k` of a function at a point."""
-    for axis in (axis for axis, order in enumerate(gamma) for _ in range(order)):
-        function = functools.partial(_along, function, axis)
-    return function(point)[k]
-
-
-def _along(function: Callable[[Array], Array], axis: int, point: Array) -> Array:
-    return jax.jvp(function, (point,), (jnp.zeros_like(point).at[axis].set(1.0),))[1]
+    """Return the derivative `∂^γ w_k` of a function `w` at a point."""
+    return partial_derivative(function, gamma)(point)[k]
 
 
 def _flatten(kind: type[Any], parts: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    """Return the parts, with sums inside a sum (or products inside a product) taken apart."""
     flat: list[Kernel] = []
     for part in parts:
         flat.extend(part.parts if isinstance(part, kind) else (part,))
     return tuple(flat)
-
-
-def _sum(terms: list[Scalar]) -> Scalar:
-    present = [term for term in terms if not vanishes(term)]
-    return sum(present[1:], start=present[0]) if present else 0.0
 
 
 def _below(alpha: MultiIndex) -> itertools.product[MultiIndex]:

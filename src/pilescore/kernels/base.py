@@ -1,29 +1,30 @@
-"""What every kernel offers: a value, its mixed partial derivatives, and how many of them it has."""
+"""The interface of kernels: values, mixed partial derivatives, and the orders that exist."""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..equations import MultiIndex, partial_derivative
 from ..errors import SmoothnessError, as_array, require
 
-MultiIndex: TypeAlias = tuple[int, ...]
-"""Orders of differentiation, one for each coordinate: `(2, 0)` is ∂²/∂x² in two dimensions."""
-
 Scalar: TypeAlias = Any
-"""One real number: a float, a 0-d array or a tracer of one."""
+"""One real number: a float, a 0-d array, or a traced 0-d array."""
 
 Hyperparameter: TypeAlias = Any
-"""A number, or several, that may be chosen: given as any array of reals, held as a float64 JAX array."""
+"""One or more free numbers: any array of reals on input, stored as a float64 JAX array."""
+
+Role: TypeAlias = Literal["length", "period", "variance", "ratio", "angle", "number"]
+"""The kind of quantity of a hyperparameter."""
+
+ROLES = get_args(Role)
 
 Point: TypeAlias = Sequence[Scalar] | Array | np.ndarray
 """The coordinates of one point."""
@@ -32,16 +33,16 @@ Point: TypeAlias = Sequence[Scalar] | Array | np.ndarray
 class Kernel(eqx.Module):
     """A covariance function `k(x, y)` of one pair of points, with its derivatives.
 
-    A kernel sees one pair of points; vectorising over pairs happens in `pilescore.gram` alone. A new
-    kernel is one class with a `derivative` and a `smoothness`; kernels add, multiply and scale.
+    A kernel sees one pair of points; only `pilescore.covariance.gram` vectorises over pairs. A new kernel is one class
+    with a `derivative` and a `smoothness`. Kernels add, multiply and scale.
 
     Examples
     --------
-    An unknown amount of what decays at a rate, `k(x, y) = e^{−rx} e^{−ry}`:
+    An unknown amount of a substance that decays at rate r, `k(x, y) = e^{−rx} e^{−ry}`:
 
-    >>> import equinox as eqx, jax, jax.numpy as jnp, pilescore as ps
+    >>> import jax, jax.numpy as jnp, pilescore as ps
     >>> class Decay(ps.Kernel):
-    ...     rate: jax.Array = eqx.field(converter=jnp.asarray)  # an array of floats may be chosen by its evidence
+    ...     rate: jax.Array = ps.kernels.hyperparameter("number")  # searches may change it
     ...     smoothness = float("inf")
     ...     def derivative(self, alpha, beta, x, y):
     ...         return (-self.rate) ** (alpha[0] + beta[0]) * jnp.exp(-self.rate * (x[0] + y[0]))
@@ -56,22 +57,22 @@ class Kernel(eqx.Module):
     @property
     @abc.abstractmethod
     def smoothness(self) -> float | int:
-        """The largest order of derivative that the kernel bears on each side (may be infinite)."""
+        """The highest order of derivative that the kernel supports on each side; it may be infinite."""
 
     @abc.abstractmethod
     def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
-        """Return `∂₁^α ∂₂^β k(x, y)`; a derivative that vanishes identically is the float `0.0`."""
+        """Return `∂₁^α ∂₂^β k(x, y)`; the float `0.0` stands for a derivative that vanishes identically."""
 
-    def bears(self, alpha: MultiIndex) -> bool:
-        """Whether `∂^α` may be applied on one side (and so on both)."""
+    def supports(self, alpha: MultiIndex) -> bool:
+        """Whether the kernel has the derivative `∂^α` on each side."""
         return sum(alpha) <= self.smoothness
 
     def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
-        """Raise an `InputError` if the kernel cannot take these points (of which there may be none)."""
+        """Raise an `InputError` if the kernel is not defined at these points; the array may have no rows."""
         return
 
     def factors(self, dimension: int) -> tuple[Kernel, ...] | None:
-        """Return kernels of one coordinate each whose product is this one, `k(x, y) = Π_a k_a(x_a, y_a)`, or None.
+        """Return one kernel for each coordinate with `k(x, y) = Π_a k_a(x_a, y_a)`, or None if there are none.
 
         Examples
         --------
@@ -103,16 +104,16 @@ class Kernel(eqx.Module):
     def __rmul__(self, other: Any) -> Kernel:
         return self * other
 
-    __array_ufunc__ = None  # so that a NumPy number times a kernel is left to the kernel
+    __array_ufunc__ = None  # NumPy then leaves `number * kernel` to `__rmul__` instead of making an object array
 
     def on(self, *axes: int) -> Kernel:
-        """Return this kernel acting on the given coordinates only.
+        """Return the kernel of the given coordinates only, constant in the others.
 
         Examples
         --------
         >>> import pilescore as ps
         >>> time_by_space = ps.Matern(2.5, bandwidth=0.3).on(0) * ps.RBF(bandwidth=0.5).on(1, 2)
-        >>> time_by_space.bears((2, 4, 4)), time_by_space.bears((3, 0, 0))
+        >>> time_by_space.supports((2, 4, 4)), time_by_space.supports((3, 0, 0))
         (True, False)
         """
         from .algebra import On
@@ -133,22 +134,13 @@ def _show(value: Any) -> str:
 def differentiate(
     function: Callable[[Array, Array], Scalar], alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point
 ) -> Scalar:
-    """Return `∂₁^α ∂₂^β` of any smooth JAX function of two points by nested forward-mode autodiff."""
+    """Return `∂₁^α ∂₂^β` of a smooth JAX function of two points, by nested forward-mode differentiation."""
     first, second = jnp.stack(tuple(x)), jnp.stack(tuple(y))
-    for axis, order in enumerate(alpha):
-        for _ in range(order):
-            function = partial(_directional, function, axis, 0)
-    for axis, order in enumerate(beta):
-        for _ in range(order):
-            function = partial(_directional, function, axis, 1)
-    return function(first, second)
 
+    def of_second(v: Array) -> Scalar:
+        return partial_derivative(lambda u: function(u, v), alpha)(first)
 
-def _directional(function: Callable[[Array, Array], Scalar], axis: int, side: int, x: Array, y: Array) -> Scalar:
-    along = jnp.zeros_like(x).at[axis].set(1.0)
-    if side == 0:
-        return jax.jvp(lambda u: function(u, y), (x,), (along,))[1]
-    return jax.jvp(lambda v: function(x, v), (y,), (along,))[1]
+    return partial_derivative(of_second, beta)(second)
 
 
 def raised(alpha: MultiIndex, axis: int, by: int = 1) -> MultiIndex:
@@ -156,23 +148,29 @@ def raised(alpha: MultiIndex, axis: int, by: int = 1) -> MultiIndex:
     return (*alpha[:axis], alpha[axis] + by, *alpha[axis + 1 :])
 
 
-def require_borne(kernel: Kernel, alpha: MultiIndex, beta: MultiIndex) -> None:
-    """Raise a `SmoothnessError` if a kernel is asked for a derivative that it does not have."""
+def require_supported(kernel: Kernel, alpha: MultiIndex, beta: MultiIndex) -> None:
+    """Raise a `SmoothnessError` unless the kernel has the derivatives `∂^α` and `∂^β`."""
     for index in (alpha, beta):
-        if not kernel.bears(index):
+        if not kernel.supports(index):
             raise SmoothnessError(
-                f"{kernel!r} was asked for a derivative of order {sum(index)} on one side; it bears at most "
-                f"{kernel.smoothness}"
+                f"{kernel!r} was asked for a derivative of order {sum(index)} on one side; it supports at most "
+                f"order {kernel.smoothness}"
             )
 
 
 def vanishes(value: Scalar) -> bool:
-    """Whether a derivative is the exact zero of a structure, as opposed to a number that may be zero."""
+    """Whether a term vanishes identically; such terms are Python floats, while numbers that may be zero are arrays."""
     return isinstance(value, float) and value == 0.0
 
 
+def total(terms: Sequence[Scalar]) -> Scalar:
+    """Return the sum without terms that vanish identically; the float `0.0` if none is left."""
+    present = [term for term in terms if not vanishes(term)]
+    return sum(present[1:], start=present[0]) if present else 0.0
+
+
 def real(argument: str, ndim: int) -> Callable[[Any], Float[Array, "..."]]:
-    """Return a converter that checks for finite numbers of the given number of dimensions."""
+    """Return a converter to a JAX array that requires finite numbers and `ndim` dimensions."""
 
     def convert(value: Any) -> Float[Array, "..."]:
         array = as_array(value, argument)
@@ -185,7 +183,7 @@ def real(argument: str, ndim: int) -> Callable[[Any], Float[Array, "..."]]:
 
 @dataclasses.dataclass(frozen=True)
 class Positive:
-    """A converter that checks for a positive scalar (or vector) and gives a JAX array; searches take its logarithm."""
+    """A converter to a JAX array that requires a positive number or vector; searches use the logarithm."""
 
     argument: str
     vector: bool = True
@@ -197,3 +195,43 @@ class Positive:
         require(array.ndim <= int(self.vector) and array.size > 0, self.argument, value, expected)
         require(bool(np.all(array > 0)), self.argument, value, expected)
         return jnp.asarray(array)
+
+
+def hyperparameter(
+    role: Role, label: str = "", *, converter: Callable[[Any], Any] | None = None, **options: Any
+) -> Any:
+    """Declare a kernel's field that may be searched, and its role.
+
+    Searches, starts, diagnosis and reports read the role: a `length` gets bounds from the extent of the data and both
+    short and long starts, whatever the field is called.
+
+    Parameters
+    ----------
+    role
+        `length`, `period`, `variance` and `ratio` are positive; `angle` is in radians; `number` is any real number.
+    label
+        The name of the field in error messages, such as `"RBF bandwidth"`.
+    converter
+        Checks and converts a value to a JAX array. By default positive roles accept a positive number (or a vector, one
+        for each coordinate, for lengths and periods), the others a real number.
+    options
+        Options of `dataclasses.field`, such as `default`.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, pilescore as ps
+    >>> class Exponential(ps.Kernel):
+    ...     lengthscale: jax.Array = ps.kernels.hyperparameter("length", default=1.0)
+    ...     smoothness = 0
+    ...     def derivative(self, alpha, beta, x, y):
+    ...         return jnp.exp(-abs(x[0] - y[0]) / self.lengthscale)
+    >>> data = ps.observe(ps.identity, values=[0.0, 1.0], at=[0.0, 1.0])
+    >>> ps.Model(Exponential(), data=data).roles["kernel.lengthscale"]
+    'length'
+    """
+    require(role in ROLES, "role", role, f"one of {', '.join(ROLES)}")
+    if converter is None:
+        positive = role in ("length", "period", "variance", "ratio")
+        text = label or f"a kernel's {role}"
+        converter = Positive(text, vector=role in ("length", "period")) if positive else real(text, ndim=0)
+    return eqx.field(converter=converter, metadata={"role": role}, **options)

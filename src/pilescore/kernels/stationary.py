@@ -1,4 +1,4 @@
-"""Stationary kernels: functions of the difference `δ = x − y`, differentiable to any order they have."""
+"""Stationary kernels: functions of the difference `δ = x − y`, with all derivatives that exist."""
 
 from __future__ import annotations
 
@@ -11,15 +11,27 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..equations import MultiIndex
 from ..errors import InputError, as_array, require
-from .base import Hyperparameter, Kernel, MultiIndex, Point, Positive, Scalar, raised, real, require_borne
+from .base import (
+    Hyperparameter,
+    Kernel,
+    Point,
+    Positive,
+    Scalar,
+    hyperparameter,
+    raised,
+    real,
+    require_supported,
+    total,
+)
 
 Metric: TypeAlias = tuple[tuple[Scalar | None, ...], ...]
-"""The symmetric matrix `M` of `q = ½ δᵀMδ` by rows; None where it is zero by structure."""
+"""The rows of the symmetric matrix `M` in `q = ½ δᵀMδ`; None stands for an entry that is always zero."""
 
 
 class Stationary(Kernel):
-    """A kernel `k(x, y) = κ(δ)`, `δ = x − y`, that knows the derivatives of `κ`."""
+    """A kernel `k(x, y) = κ(δ)`, `δ = x − y`, given by the derivatives of `κ`."""
 
     @abc.abstractmethod
     def difference_derivative(self, gamma: MultiIndex, delta: tuple[Scalar, ...]) -> Scalar:
@@ -27,7 +39,7 @@ class Stationary(Kernel):
 
     def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
         """Return `∂₁^α ∂₂^β k(x, y) = (−1)^|β| ∂^{α+β} κ(x − y)`."""
-        require_borne(self, alpha, beta)
+        require_supported(self, alpha, beta)
         delta = tuple(a - b for a, b in zip(x, y, strict=True))
         value = self.difference_derivative(tuple(a + b for a, b in zip(alpha, beta, strict=True)), delta)
         return -value if sum(beta) % 2 else value
@@ -42,12 +54,12 @@ class Radial(Stationary):
 
     @property
     def exponential(self) -> bool:
-        """Whether `φ' = −φ`, so that every `T(α, j)` is `T(α, 0)` up to its sign."""
+        """Whether `φ' = −φ`; then every `T(α, j)` is `±T(α, 0)`."""
         return False
 
     @abc.abstractmethod
     def profile(self, q: Scalar, order: int) -> Scalar:
-        """Return `φ⁽ʲ⁾(q)`; where it is singular at `q = 0`, zero there (its factor vanishes faster)."""
+        """Return `φ⁽ʲ⁾(q)`; a singularity at `q = 0` is replaced by zero, as its factor vanishes faster."""
 
     @abc.abstractmethod
     def metric(self, dimension: int) -> Metric:
@@ -57,16 +69,16 @@ class Radial(Stationary):
         """Return `∂^γ κ(δ)` by the recursion."""
         d = len(delta)
         M = self.metric(d)
-        gradient = [_total([_times(M[i][k], delta[k]) for k in range(d)]) for i in range(d)]
-        q = 0.5 * _total([_times(gradient[i], delta[i]) for i in range(d)])
-        known: dict[tuple[MultiIndex, int], Scalar] = {}
+        gradient = [total([0.0 if M[i][k] is None else M[i][k] * delta[k] for k in range(d)]) for i in range(d)]
+        q = 0.5 * total([gradient[i] * delta[i] for i in range(d)])
+        cache: dict[tuple[MultiIndex, int], Scalar] = {}
 
         def T(alpha: MultiIndex, j: int) -> Scalar:
             if self.exponential and j:
                 return -T(alpha, j - 1)
-            if (alpha, j) not in known:
+            if (alpha, j) not in cache:
                 if not any(alpha):
-                    known[alpha, j] = self.profile(q, j)
+                    cache[alpha, j] = self.profile(q, j)
                 else:
                     i = max(axis for axis in range(d) if alpha[axis])
                     rest = raised(alpha, i, -1)
@@ -75,22 +87,10 @@ class Radial(Stationary):
                         entry = M[i][k]
                         if rest[k] and entry is not None:
                             terms.append(rest[k] * entry * T(raised(rest, k, -1), j + 1))
-                    known[alpha, j] = _total(terms)
-            return known[alpha, j]
+                    cache[alpha, j] = total(terms)
+            return cache[alpha, j]
 
         return T(gamma, 0)
-
-
-def _times(entry: Scalar | None, factor: Scalar) -> Scalar | None:
-    return None if entry is None else entry * factor
-
-
-def _total(terms: list[Scalar | None]) -> Scalar:
-    present = [term for term in terms if term is not None]
-    total = present[0]
-    for term in present[1:]:
-        total = total + term
-    return total
 
 
 def _diagonal_metric(bandwidth: Float[Array, "..."], dimension: int) -> Metric:
@@ -114,7 +114,7 @@ class RBF(Radial):
     Parameters
     ----------
     bandwidth
-        `h`: one positive number, or one for each coordinate.
+        The lengths `h`: one positive number, or one for each coordinate.
 
     Examples
     --------
@@ -124,11 +124,11 @@ class RBF(Radial):
     -4.0
     """
 
-    bandwidth: Hyperparameter = eqx.field(converter=Positive("RBF bandwidth"), default=1.0)
+    bandwidth: Hyperparameter = hyperparameter("length", "RBF bandwidth", default=1.0)
 
     @property
     def exponential(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     @property
@@ -146,7 +146,7 @@ class RBF(Radial):
         return _diagonal_metric(self.bandwidth, dimension)
 
     def factors(self, dimension: int) -> tuple[Kernel, ...] | None:
-        """Return one of each bandwidth."""
+        """Return one Gaussian kernel for each bandwidth."""
         return tuple(
             eqx.tree_at(lambda k: k.bandwidth, self, _entry(self.bandwidth, axis)) for axis in range(dimension)
         )
@@ -160,16 +160,16 @@ class AnisotropicRBF(Radial):
     """The rotated and stretched Gaussian kernel in two dimensions, `exp(−δᵀMδ / 2h²)`.
 
     `M = Rot(θ) diag(s², s⁻²) Rot(θ)ᵀ`: lengths are `h/s` along the direction `θ` and `h·s` across it.
-    It is π-periodic in θ and unchanged by `(θ, s) → (θ + π/2, 1/s)`.
+    The kernel is π-periodic in θ and invariant under `(θ, s) → (θ + π/2, 1/s)`.
 
     Parameters
     ----------
     theta
         The angle `θ` of the first axis, in radians from the first coordinate.
     s
-        The stretch, positive.
+        The stretch `s`, positive.
     bandwidth
-        `h`, positive.
+        The length `h`, positive.
 
     Examples
     --------
@@ -179,15 +179,13 @@ class AnisotropicRBF(Radial):
     0.6065
     """
 
-    theta: Hyperparameter = eqx.field(converter=real("AnisotropicRBF theta", ndim=0))
-    s: Hyperparameter = eqx.field(converter=Positive("AnisotropicRBF s", vector=False))
-    bandwidth: Hyperparameter = eqx.field(converter=Positive("AnisotropicRBF bandwidth", vector=False), default=1.0)
+    theta: Hyperparameter = hyperparameter("angle", "AnisotropicRBF theta")
+    s: Hyperparameter = hyperparameter("ratio", "AnisotropicRBF s")
+    bandwidth: Hyperparameter = hyperparameter(
+        "length", converter=Positive("AnisotropicRBF bandwidth", vector=False), default=1.0
+    )
 
-    @property
-    def smoothness(self) -> float | int:
-        """Infinite."""
-        return math.inf
-
+    smoothness = RBF.smoothness
     exponential = RBF.exponential
     profile = RBF.profile
 
@@ -200,24 +198,24 @@ class AnisotropicRBF(Radial):
 
     def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Require two dimensions."""
-        have = f"points with {points.shape[1]} coordinates"
-        require(points.shape[1] == 2, "AnisotropicRBF", have, "2 coordinates")
+        found = f"points with {points.shape[1]} coordinates"
+        require(points.shape[1] == 2, "AnisotropicRBF", found, "2 coordinates")
 
 
 class FullCovarianceRBF(Radial):
-    """The Gaussian kernel `exp(−½ δᵀ Σ⁻¹ δ)` with any covariance `Σ` of lengths.
+    """The Gaussian kernel `exp(−½ δᵀ Σ⁻¹ δ)` with a full matrix `Σ` of squared lengths.
 
-    It is held as a whitening matrix `W`, `Σ⁻¹ = WᵀW`, whose entries are free real hyperparameters.
+    The kernel stores a whitening matrix `W` with `Σ⁻¹ = WᵀW`; its entries are unconstrained hyperparameters.
 
     Parameters
     ----------
     covariance
-        `Σ`, symmetric positive definite, of shape (d, d).
+        The matrix `Σ`: symmetric positive definite, of shape (d, d).
 
     Examples
     --------
     >>> import numpy as np, pilescore as ps
-    >>> kernel = ps.FullCovarianceRBF(np.diag([4.0, 1.0]))
+    >>> kernel = ps.kernels.FullCovarianceRBF(np.diag([4.0, 1.0]))
     >>> bool(np.isclose(kernel((2.0, 0.0), (0.0, 0.0)), np.exp(-0.5)))
     True
     """
@@ -237,11 +235,7 @@ class FullCovarianceRBF(Radial):
         )
         self.whitening = jnp.asarray(np.linalg.inv(np.linalg.cholesky(matrix)))
 
-    @property
-    def smoothness(self) -> float | int:
-        """Infinite."""
-        return math.inf
-
+    smoothness = RBF.smoothness
     exponential = RBF.exponential
     profile = RBF.profile
 
@@ -249,10 +243,10 @@ class FullCovarianceRBF(Radial):
         """Return `WᵀW`."""
         W = self.whitening
         rows = range(dimension)
-        return tuple(tuple(_total([W[r, i] * W[r, k] for r in rows]) for k in rows) for i in rows)
+        return tuple(tuple(total([W[r, i] * W[r, k] for r in rows]) for k in rows) for i in rows)
 
     def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
-        """Require as many coordinates as the covariance has."""
+        """Require one coordinate for each row of the covariance."""
         _check_vector(self, "covariance", self.whitening[0], points)
 
 
@@ -260,14 +254,14 @@ class Matern(Radial):
     """The Matérn kernel of half-integer order `ν`.
 
     `φ(q) ∝ z^ν K_ν(z)`, `z = √(4ν q)`, which is `e^{−z}` times a polynomial. Each derivative in `q` is `−2ν`
-    times a Matérn of one lower order, regular or with a singularity that its factor outweighs.
+    times a Matérn function of order one lower. It is regular at 0, or its factor vanishes faster than it grows.
 
     Parameters
     ----------
     nu
-        The order, one of 0.5, 1.5, …, 6.5. The kernel bears fewer than `ν` derivatives on each side.
+        The order `ν`, one of 0.5, 1.5, …, 6.5. The kernel supports derivatives of order less than `ν` on each side.
     bandwidth
-        `h`: one positive number, or one for each coordinate.
+        The lengths `h`: one positive number, or one for each coordinate.
 
     Examples
     --------
@@ -282,7 +276,7 @@ class Matern(Radial):
     """
 
     nu: float = eqx.field(static=True, default=2.5)
-    bandwidth: Hyperparameter = eqx.field(converter=Positive("Matern bandwidth"), default=1.0)
+    bandwidth: Hyperparameter = hyperparameter("length", "Matern bandwidth", default=1.0)
 
     def __check_init__(self) -> None:
         allowed = [p + 0.5 for p in range(7)]
@@ -296,7 +290,9 @@ class Matern(Radial):
     def profile(self, q: Scalar, order: int) -> Scalar:
         """Return `φ⁽ʲ⁾(q) = (−2ν)ʲ z^{ν−j} K_{ν−j}(z)`, normalised so that `φ(0) = 1`."""
         p = int(self.nu - 0.5)
-        apart = q > 1e-40  # nearer, a singular term is below rounding of the regular ones
+        # Nearer than this, a singular term is below the rounding of the regular ones. The inner `where` keeps the
+        # square root away from 0, where its derivative is infinite and would give NaN in gradients.
+        apart = q > 1e-40
         z = jnp.where(apart, jnp.sqrt(4 * self.nu * jnp.where(apart, q, 1.0)), 0.0)
         at_zero = math.factorial(2 * p) / (math.factorial(p) * 2**p)
         scale = (-2 * self.nu) ** order / at_zero
@@ -322,24 +318,21 @@ class RationalQuadratic(Radial):
     Parameters
     ----------
     alpha
-        `a`, positive: small for many length scales at once; as it grows the kernel tends to the RBF.
+        The exponent `a`, positive: small for many length scales at once; the kernel tends to `RBF` as it grows.
     bandwidth
-        `h`: one positive number, or one for each coordinate.
+        The lengths `h`: one positive number, or one for each coordinate.
 
     Examples
     --------
     >>> import pilescore as ps
-    >>> float(ps.RationalQuadratic(alpha=1.0)((1.0,), (0.0,)))  # 1 / (1 + ½)
+    >>> float(ps.kernels.RationalQuadratic(alpha=1.0)((1.0,), (0.0,)))  # 1 / (1 + ½)
     0.6666666666666666
     """
 
-    alpha: Hyperparameter = eqx.field(converter=Positive("RationalQuadratic alpha", vector=False), default=1.0)
-    bandwidth: Hyperparameter = eqx.field(converter=Positive("RationalQuadratic bandwidth"), default=1.0)
+    alpha: Hyperparameter = hyperparameter("ratio", "RationalQuadratic alpha", default=1.0)
+    bandwidth: Hyperparameter = hyperparameter("length", "RationalQuadratic bandwidth", default=1.0)
 
-    @property
-    def smoothness(self) -> float | int:
-        """Infinite."""
-        return math.inf
+    smoothness = RBF.smoothness
 
     def profile(self, q: Scalar, order: int) -> Scalar:
         """Return `(−1)ʲ a(a+1)…(a+j−1)/aʲ (1 + q/a)^{−a−j}`."""
@@ -359,45 +352,42 @@ class Periodic(Stationary):
     Parameters
     ----------
     period
-        `p`: one positive number, or one for each coordinate.
+        The periods `p`: one positive number, or one for each coordinate.
     bandwidth
-        `h`: likewise.
+        The dimensionless lengths `h`: one positive number, or one for each coordinate.
 
     Examples
     --------
     >>> import pilescore as ps
-    >>> kernel = ps.Periodic(period=2.0, bandwidth=0.7)
+    >>> kernel = ps.kernels.Periodic(period=2.0, bandwidth=0.7)
     >>> round(float(kernel((0.3,), (2.3,))), 12)
     1.0
     """
 
-    period: Hyperparameter = eqx.field(converter=Positive("Periodic period"), default=1.0)
-    bandwidth: Hyperparameter = eqx.field(converter=Positive("Periodic bandwidth"), default=1.0)
+    period: Hyperparameter = hyperparameter("period", "Periodic period", default=1.0)
+    bandwidth: Hyperparameter = hyperparameter("length", "Periodic bandwidth", default=1.0)
 
-    @property
-    def smoothness(self) -> float | int:
-        """Infinite."""
-        return math.inf
+    smoothness = RBF.smoothness
 
     def difference_derivative(self, gamma: MultiIndex, delta: tuple[Scalar, ...]) -> Scalar:
         """Return the product over coordinates of the derivatives of `g = exp((cos ωδ − 1)/h²)`.
 
-        With `g' = s g` and `s = −(ω/h²) sin ωδ`, Leibniz gives `g⁽ⁿ⁺¹⁾ = Σ_k C(n,k) s⁽ⁿ⁻ᵏ⁾ g⁽ᵏ⁾`.
+        With `g' = s g` and `s = −(ω/h²) sin ωδ`, the Leibniz rule gives `g⁽ⁿ⁺¹⁾ = Σ_k C(n,k) s⁽ⁿ⁻ᵏ⁾ g⁽ᵏ⁾`.
         """
-        total: Scalar = 1.0
+        product: Scalar = 1.0
         for axis, (order, d) in enumerate(zip(gamma, delta, strict=True)):
             omega = 2 * jnp.pi / _entry(self.period, axis)
             a = 1.0 / _entry(self.bandwidth, axis) ** 2
             phase = omega * d
-            g = [jnp.exp(-2 * a * jnp.sin(0.5 * phase) ** 2)]
+            g = [jnp.exp(-2 * a * jnp.sin(0.5 * phase) ** 2)]  # cos ωδ − 1 would cancel at small δ
             s = [-a * omega ** (k + 1) * _sine(phase, k) for k in range(order)]
             for n in range(order):
-                g.append(_total([math.comb(n, k) * s[n - k] * g[k] for k in range(n + 1)]))
-            total = total * g[order]
-        return total
+                g.append(total([math.comb(n, k) * s[n - k] * g[k] for k in range(n + 1)]))
+            product = product * g[order]
+        return product
 
     def factors(self, dimension: int) -> tuple[Kernel, ...] | None:
-        """Return one of each period and bandwidth."""
+        """Return one periodic kernel for each pair of period and bandwidth."""
         numbers = [(_entry(self.period, axis), _entry(self.bandwidth, axis)) for axis in range(dimension)]
         return tuple(eqx.tree_at(lambda k: (k.period, k.bandwidth), self, pair) for pair in numbers)
 
@@ -413,28 +403,25 @@ class Cosine(Stationary):
     Parameters
     ----------
     frequency
-        `f`: a number in one dimension, else one entry for each coordinate (cycles per unit length).
+        The frequency `f` in cycles per unit length: a number in one dimension, else one entry for each coordinate.
 
     Examples
     --------
     >>> import pilescore as ps
-    >>> round(float(ps.Cosine([0.5, 0.0])((1.0, 3.0), (0.0, 0.0))), 12)
+    >>> round(float(ps.kernels.Cosine([0.5, 0.0])((1.0, 3.0), (0.0, 0.0))), 12)
     -1.0
     """
 
-    frequency: Hyperparameter = eqx.field(
-        converter=lambda value: real("Cosine frequency", ndim=1)(np.atleast_1d(np.asarray(value)))
+    frequency: Hyperparameter = hyperparameter(
+        "number", converter=lambda value: real("Cosine frequency", ndim=1)(np.atleast_1d(np.asarray(value)))
     )
 
-    @property
-    def smoothness(self) -> float | int:
-        """Infinite."""
-        return math.inf
+    smoothness = RBF.smoothness
 
     def difference_derivative(self, gamma: MultiIndex, delta: tuple[Scalar, ...]) -> Scalar:
         """Return `Π_i (2πf_i)^γ_i · cos(2π f·δ + |γ|π/2)`."""
         omega = [2 * jnp.pi * self.frequency[i] for i in range(len(delta))]
-        phase = _total([w * d for w, d in zip(omega, delta, strict=True)])
+        phase = total([w * d for w, d in zip(omega, delta, strict=True)])
         value = _sine(phase, sum(gamma) + 1)
         for w, order in zip(omega, gamma, strict=True):
             value = value * w**order if order else value
@@ -450,6 +437,6 @@ def _entry(vector: Float[Array, "..."], axis: int) -> Scalar:
 
 
 def _sine(phase: Scalar, shift: int) -> Scalar:
-    """Return `sin(phase + shift·π/2)` without adding to the phase."""
+    """Return `sin(phase + shift·π/2)`; nothing is added to the phase, which would round."""
     value = jnp.cos(phase) if shift % 2 else jnp.sin(phase)
     return -value if shift % 4 >= 2 else value

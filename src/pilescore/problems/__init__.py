@@ -1,6 +1,21 @@
-"""Problem files: scientific problems written in TOML, read into models."""
+"""Problem files: problems written in TOML, loaded into models, solved, and used for predictions."""
 
-from .loading import Problem, digest, load_problem, read_points
-from .understood import block_text, describe_problem, parameter_text
+from .description import describe_problem, parameter_text, score_text
+from .loading import load_problem, read_points
+from .problem import Problem
+from .selection import PREDICTIONS, Selection, load_selection, select
+from .summary import SelectionSummary
 
-__all__ = ["Problem", "block_text", "describe_problem", "digest", "load_problem", "parameter_text", "read_points"]
+__all__ = [
+    "PREDICTIONS",
+    "Problem",
+    "Selection",
+    "SelectionSummary",
+    "describe_problem",
+    "load_problem",
+    "load_selection",
+    "parameter_text",
+    "read_points",
+    "score_text",
+    "select",
+]

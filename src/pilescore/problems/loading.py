@@ -1,8 +1,7 @@
-"""Problem files: a scientific problem written in TOML, read into models that are ready to be scored."""
+"""Loading of problem files: from TOML to models that can be scored."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 import os
@@ -13,135 +12,46 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Float
 
-from ..atoms import Parameter
-from ..choosing import free_name
 from ..domains import Box
+from ..equations import RESERVED, Parameter
+from ..equations.text import Language
 from ..errors import InputError, MemoryLimitError, describe, require
-from ..expressions import Language
-from ..linalg import require_memory
-from ..methods import NAMES, as_solver, solver_of, with_solver
-from ..model import Model, check_bears
-from ..nonlinear import Nonlinear
-from ..observations import Observation
-from ..operators import RESERVED, Operator
-from ..solvers import Solver
-from . import blocks, candidates, faces, schema
-from .blocks import Ground, Piece
-from .contradictions import check_conditions, check_periodic, check_readings
-from .documents import Document, read_document
-from .notes import Notes
-from .schema import Place
-from .strengths import Setting, setting
-from .tables import read_table
+from ..inference import as_score
+from ..model import Model, Observation, check_smoothness
+from ..parallel import require_memory
+from ..search import free_name
+from ..solvers import Solver, as_solver
+from . import observations, schema
+from .boundaries import condition
+from .consistency import check_conditions, check_measurements, check_periodic
+from .data_files import read_table
+from .kernels import default_candidate, kernel_bounds, kernel_candidate
+from .mistakes import MistakeLog
+from .noise import NoiseModel, noise_model
+from .observations import ParsedTable, ParsingContext
+from .problem import Problem
+from .reader import Document, Place, read_document
 
 T = TypeVar("T")
-GRID = {1: 201, 2: 41, 3: 15}
-"""Points on each axis of the grid of predictions by the dimension of the domain, seven beyond."""
+DEFAULT_GRID = {1: 201, 2: 41, 3: 15}
+"""The default number of prediction points on each axis by dimension; seven in higher dimensions."""
 
-TAKEN = ("gamma", "rho", "eta", *RESERVED)
-"""Names of what a model may choose besides parameters."""
+MAX_POINTS = 2_000_000
+"""The largest number of prediction points."""
 
-MOST_POINTS = 2_000_000
-"""Of predictions."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Problem:
-    """What a problem file says; made by `load_problem`.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile, pilescore as ps
-    >>> text = '''
-    ... title = "A hanging cable"
-    ... [domain]
-    ... x = [0, 1]
-    ... [parameters]
-    ... load = 2.0
-    ... [[equation]]
-    ... equation = "dxx(u) = load"
-    ... [[condition]]
-    ... type = "dirichlet"
-    ... face = "all"
-    ... value = 0
-    ... [[kernel]]
-    ... type = "rbf"
-    ... '''
-    >>> with tempfile.TemporaryDirectory() as directory:
-    ...     path = pathlib.Path(directory, "problem.toml")
-    ...     _ = path.write_text(text)
-    ...     problem = ps.load_problem(path)
-    >>> problem
-    Problem('A hanging cable', Box(x=(0, 1)), N = 32, kernels rbf)
-    >>> list(problem.over["rbf"])  # what is to be chosen
-    ['kernel.bandwidth', 'eta', 'physics.0.rho']
-    >>> problem.operator("load*dx(u)")
-    2 ∂x
-    >>> ps.posterior(problem.model).mean([0.5]).round(2)  # x(x − 1)
-    array([-0.25])
-    """
-
-    path: Path
-    """Of the file."""
-    title: str
-    """As the file has it, else the name of the file."""
-    box: Box
-    """The domain."""
-    unknown: str
-    """The name of the function that is sought."""
-    language: Language
-    """What expressions mean."""
-    models: Mapping[str, Model]
-    """A model for each kernel, at its start."""
-    texts: Mapping[str, str]
-    """The values of each block by its label, as they are written in the file."""
-    over: Mapping[str, Mapping[str, Any]]
-    """For each kernel the bounds of what is to be chosen, as `minimize` takes them."""
-    given_physics: bool
-    """Whether the data are scored given the physics, as they are where an equation has unknown parameters."""
-    starts: int
-    """Of the search for each kernel, as for `minimize`."""
-    seed: int
-    """Of the starts."""
-    inferred: tuple[str, ...]
-    """The parameters that are to be inferred."""
-    operators: tuple[str, ...]
-    """What to predict."""
-    points: Float[np.ndarray, "n d"]
-    """Where to predict it."""
-    warnings: tuple[str, ...]
-    """What is worth knowing, but no mistake."""
-    files: tuple[str, ...]
-    """The files that it reads, besides its own."""
-    digest: str
-    """A digest of the problem file and all that it reads, as they were when they were read."""
-    solver: Solver | None = None
-    """How covariances are solved, where the file says so; the models have it."""
-
-    @property
-    def model(self) -> Model:
-        """The model with the first kernel."""
-        return next(iter(self.models.values()))
-
-    def operator(self, text: str, values: Mapping[str, float] | None = None) -> Operator | Nonlinear:
-        """Return the operator of a text such as `"k*dx(u)"`, with these values of the parameters to be inferred."""
-        if values is None:
-            return self.language.operator(text)
-        return self.language.with_values({name: values[name] for name in self.inferred}).operator(text)
-
-    def __repr__(self) -> str:
-        return f"Problem({self.title!r}, {self.box!r}, N = {self.model.size}, kernels {', '.join(self.models)})"
+TAKEN_NAMES = ("gamma", "rho", "eta", *RESERVED)
+"""Names that a parameter cannot have, because hyperparameters of every model have them."""
 
 
 def load_problem(path: str | os.PathLike[str]) -> Problem:
-    """Read a problem file, and the data that it names, into models.
+    """Load a problem file, and the data files it names, into models.
 
-    Everything is checked before anything is computed; what is wrong is raised together, as one `FileError`.
+    All checks come before any computation. All mistakes are raised together, as one `FileError`.
 
     Parameters
     ----------
     path
-        A TOML file; its keys are described in docs/problems.md, and `pilescore new` writes one to start from.
+        A TOML file. docs/problems.md describes its keys, and `pilescore new` writes one to start from.
 
     Examples
     --------
@@ -167,275 +77,293 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
     """
     require(isinstance(path, str | os.PathLike), "path", path, "the path of a problem file")
     document = read_document(Path(path))
-    notes = Notes(document)
-    schema.validated(schema.Problem, document.content, (), notes)
-    read = _Reader(document, notes)
-    ground = read.ground()
-    pieces = {kind: read.each(kind, make, ground) for kind, make in _MAKERS.items()}
-    kernels = read.each("kernel", candidates.candidate, ground)
-    shared = read.section("temperatures", schema.Temperatures)
-    choosing = read.section("select", schema.Select)
-    wanted = read.section("predict", schema.Predict)
-    solver = read.solver()
-    if not any(document.content.get(kind) for kind in pieces):
-        notes((), "there is nothing to learn from; expected at least one [[equation]], [[condition]] or [[data]]")
-    if ground is None:
-        notes.finish()
-    assert ground is not None
-    check_conditions(pieces["condition"], ground)
-    check_periodic(pieces["condition"], ground)
-    check_readings(pieces["data"], ground)
-    read.check_inferred(pieces, choosing)
-    operators, points, predicted = read.predictions(wanted, ground)
-    notes.finish()
-    set_up = setting(pieces, shared, ground)
-    notes.finish()
-    assert set_up is not None
+    log = MistakeLog(document)
+    schema.validated(schema.WholeFile, document.content, (), log)
+    sections = _Sections(document, log)
+    context = sections.context()
+    parsed = {kind: sections.tables(kind, make, context) for kind, make in _MAKERS.items()}
+    kernels = sections.tables("kernel", kernel_candidate, context)
+    temperatures = sections.section("temperatures", schema.TemperaturesSection)
+    choice = sections.section("select", schema.SelectSection)
+    prediction = sections.section("predict", schema.PredictSection)
+    solver = sections.solver()
+    if not any(document.content.get(kind) for kind in parsed):
+        log((), "the problem has no observations; expected at least one [[equation]], [[condition]] or [[data]]")
+    if context is None:
+        log.raise_any()
+    assert context is not None
+    check_conditions(parsed["condition"], context)
+    check_periodic(parsed["condition"], context)
+    check_measurements(parsed["data"], context)
+    sections.check_inferred(parsed)
+    sections.check_score(parsed, choice, temperatures)
+    operators, points, prediction_files = sections.predictions(prediction, context)
+    log.raise_any()
+    noise = noise_model(parsed, temperatures, context, choice.score == "profiled")
+    log.raise_any()
+    assert noise is not None
     models: dict[str, Model] = {}
     over: dict[str, dict[str, Any]] = {}
-    bounds = {name: (each.unknown[0], each.unknown[1]) for name, each in read.inferred.items()}
-    for i, each in enumerate(kernels or [candidates.default_candidate(ground)]):
-        model = notes.attempt(("kernel", i), _model, each.kernel, set_up, operators, ground)
+    bounds = {name: unknown.bounds for name, unknown in sections.inferred.items()}
+    for i, candidate in enumerate(kernels or [default_candidate(context)]):
+        model = log.attempt(("kernel", i), _model, candidate.kernel, noise, operators, context, solver)
         if model is not None:
-            name = free_name(each.name, {*models})
-            models[name] = with_solver(model, solver)
-            over[name] = candidates.kernel_bounds(model, each.leaves) | dict(set_up.over) | bounds
-    given = choosing.score == "data-given-physics" or (choosing.score == "auto" and _is_given(set_up))
+            name = free_name(candidate.name, {*models})
+            models[name] = model
+            over[name] = kernel_bounds(model, candidate.numbers) | dict(noise.over) | bounds
     for model in list(models.values())[:1]:
-        if solver_of(model).identity == "dense":
-            notes.attempt((), _check_memory, model)
-    notes.finish()
-    files = [file for each in pieces.values() for piece in each for file in piece.files]
-    names = tuple(dict.fromkeys([*files, *predicted]))
+        if model.solver.forms_covariance:
+            log.attempt((), _check_memory, model)
+    log.raise_any()
+    data_files = [file for tables in parsed.values() for table in tables for file in table.files]
+    files = tuple(dict.fromkeys([*data_files, *prediction_files]))
+    score = choice.score if choice.score != "auto" else "given_physics" if _needs_given_physics(noise) else "joint"
     return Problem(
         path=document.path,
         title=str(document.content.get("title", document.path.stem)),
-        box=ground.box,
-        unknown=ground.unknown,
-        language=ground.language,
+        box=context.box,
+        unknown=context.unknown,
+        language=context.language,
         models=models,
-        texts=dict(zip(next(iter(models.values())).labels, set_up.texts, strict=True)),
+        texts=dict(zip(next(iter(models.values())).labels, noise.texts, strict=True)),
         over=over,
-        given_physics=given,
-        starts=choosing.starts,
-        seed=choosing.seed,
-        inferred=tuple(read.inferred),
+        score=as_score(score),
+        starts=choice.starts,
+        seed=choice.seed,
+        inferred=tuple(sections.inferred),
         operators=operators,
         points=points,
-        warnings=tuple(notes.warnings),
-        files=names,
-        digest=digest((document.path.parent / name).read_bytes() for name in (document.path.name, *names)),
+        warnings=tuple(log.warnings),
+        files=files,
+        digest=digest((document.path.parent / name).read_bytes() for name in (document.path.name, *files)),
         solver=solver,
     )
 
 
 def digest(contents: Iterable[bytes]) -> str:
-    """Return a digest of a problem file and all that it reads."""
-    found = hashlib.sha256()
+    """Return a digest of the contents of a problem file and its data files."""
+    total = hashlib.sha256()
     for content in contents:
-        found.update(hashlib.sha256(content).digest())
-    return found.hexdigest()[:32]
+        total.update(hashlib.sha256(content).digest())
+    return total.hexdigest()[:32]
 
 
-class _Reader:
-    """Reads the sections of a document."""
+class _Sections:
+    """Reads the sections of a document, and records mistakes in a log."""
 
-    def __init__(self, document: Document, notes: Notes) -> None:
+    def __init__(self, document: Document, log: MistakeLog) -> None:
         self.document = document
-        self.notes = notes
+        self.log = log
         self.inferred: dict[str, schema.Unknown] = {}
 
-    def ground(self) -> Ground | None:
-        """Return domain and language, or None where they cannot be used."""
-        content, notes = self.document.content, self.notes
+    def context(self) -> ParsingContext | None:
+        """Return the domain and the language of expressions, or None if they have mistakes."""
+        content, log = self.document.content, self.log
         bounds = {name: self._entry("interval", raw, ("domain", name)) for name, raw in self._mapping("domain").items()}
         given = {n: self._entry("parameter", raw, ("parameters", n)) for n, raw in self._mapping("parameters").items()}
-        self.inferred = {name: each for name, each in given.items() if isinstance(each, schema.Unknown)}
-        for name in sorted({*self.inferred} & {*TAKEN}):
-            notes(("parameters", name), f"found {name!r}; expected another name: the model has a {name} of its own")
+        self.inferred = {name: value for name, value in given.items() if isinstance(value, schema.Unknown)}
+        for name in sorted({*self.inferred} & {*TAKEN_NAMES}):
+            log(("parameters", name), f"found {name!r}; expected another name, since every model has its own {name}")
         unknown = content.get("unknown", "u")
         if not bounds or None in bounds.values() or None in given.values() or not isinstance(unknown, str):
             return None
-        box = notes.attempt(("domain",), lambda: Box(**bounds))
-        language = notes.attempt(
-            ("unknown",) if "unknown" in content else ("domain",), Language, tuple(bounds), unknown
-        )
+        box = log.attempt(("domain",), lambda: Box(**bounds))
+        language = log.attempt(("unknown",) if "unknown" in content else ("domain",), Language, tuple(bounds), unknown)
         known: dict[str, float] = {}
         starts: dict[str, float] = {}
-        for name, each in given.items() if language is not None else ():
-            (starts if isinstance(each, schema.Unknown) else known)[name] = blocks.number(each)
-            language = notes.attempt(("parameters", name), Language, tuple(bounds), unknown, known, starts)
+        # Parameters are added one by one: a bad name is then reported at its own line.
+        for name, value in given.items() if language is not None else ():
+            (starts if isinstance(value, schema.Unknown) else known)[name] = observations.start_value(value)
+            language = log.attempt(("parameters", name), Language, tuple(bounds), unknown, known, starts)
             if language is None:
                 return None
         if box is None or language is None:
             return None
         for name, raw in self._mapping("functions").items():
             text = self._entry("expression", raw, ("functions", name))
-            if text is None or notes.attempt(("functions", name), _defined, language, name, str(text)) is None:
+            if text is None or log.attempt(("functions", name), _define, language, name, str(text)) is None:
                 return None
-        return Ground(box, language, unknown, self.document.path.parent, notes)
+        return ParsingContext(box, language, unknown, self.document.path.parent, log)
 
-    def each(self, key: str, make: Callable[[Any, Place, Ground], T | None], ground: Ground | None) -> list[T]:
-        """Return what is made of the tables of a kind that hold what they should; one outside an array will do."""
+    def tables(
+        self, key: str, make: Callable[[Any, Place, ParsingContext], T | None], context: ParsingContext | None
+    ) -> list[T]:
+        """Return the results of `make` for all valid tables `[[key]]`; a single table `[key]` is accepted too."""
         raw = self.document.content.get(key, [])
-        tables: list[tuple[Place, Any]] = [((key,), raw)] if isinstance(raw, Mapping) else []
+        entries: list[tuple[Place, Any]] = [((key,), raw)] if isinstance(raw, Mapping) else []
         if isinstance(raw, list):
-            tables = [((key, i), each) for i, each in enumerate(raw)]
-        elif not tables:
-            self.notes((key,), f"found {describe(raw)}; expected a table [[{key}]], or several")
-        found = []
-        for place, each in tables:
+            entries = [((key, i), entry) for i, entry in enumerate(raw)]
+        elif not entries:
+            self.log((key,), f"found {describe(raw)}; expected one or more tables [[{key}]]")
+        results = []
+        for place, entry in entries:
             table: Any
             if key in ("condition", "kernel"):
                 kinds: Any = schema.CONDITIONS if key == "condition" else schema.KERNELS
-                table = schema.by_type(kinds, each, place, self.notes)
+                table = schema.by_type(kinds, entry, place, self.log)
             else:
-                table = schema.validated(_KINDS[key], each, place, self.notes)
-            made = None if table is None or ground is None else make(table, place, ground)
+                table = schema.validated(_KINDS[key], entry, place, self.log)
+            made = None if table is None or context is None else make(table, place, context)
             if made is not None:
-                found.append(made)
-        return found
+                results.append(made)
+        return results
 
-    def check_inferred(self, pieces: Mapping[str, Sequence[Piece]], choosing: schema.Select) -> None:
-        """Report parameters that cannot be inferred, and a score that needs data where there are none."""
-        if self.notes.mistakes:
+    def check_inferred(self, parsed: Mapping[str, Sequence[ParsedTable]]) -> None:
+        """Report parameters that cannot be inferred."""
+        if self.log.mistakes:
             return
-        used = {n for each in pieces.values() for piece in each for block in piece.blocks for n in _parameters(block)}
+        blocks = [block for tables in parsed.values() for table in tables for block in table.blocks]
+        used = {name for block in blocks for name in _parameters(block)}
         for name in self.inferred:
             if name not in used:
-                text = "is to be inferred but no equation, condition or measured operator has it"
-                self.notes(("parameters", name), text)
-            elif not pieces["data"]:
-                self.notes(("parameters", name), "is to be inferred but there are no [[data]] to infer it from")
-        if choosing.score == "data-given-physics":
+                text = "cannot be inferred: no equation, condition or measured operator contains it"
+                self.log(("parameters", name), text)
+            elif not parsed["data"]:
+                self.log(("parameters", name), "cannot be inferred: there are no [[data]]")
+
+    def check_score(
+        self,
+        parsed: Mapping[str, Sequence[ParsedTable]],
+        choice: schema.SelectSection,
+        temperatures: schema.TemperaturesSection,
+    ) -> None:
+        """Report a score that the problem cannot have."""
+        if self.log.mistakes:
+            return
+        if choice.score == "given_physics":
             for kinds in (("data",), ("equation", "condition", "constraint")):
-                if not any(pieces[kind] for kind in kinds):
-                    text = f"found 'data-given-physics' but no [[{kinds[0]}]]; expected both data and physics"
-                    self.notes(("select", "score"), text)
+                if not any(parsed[kind] for kind in kinds):
+                    text = f"found 'given_physics' but no [[{kinds[0]}]]; expected both data and physics"
+                    self.log(("select", "score"), text)
+        if choice.score == "profiled" and isinstance(temperatures.eta, schema.Unknown):
+            text = 'found bounds, but score = "profiled" finds eta in closed form; expected a number or nothing'
+            self.log(("temperatures", "eta"), text)
 
     def section(self, key: str, kind: type[schema.T]) -> schema.T:
-        """Return a section that may be left out."""
-        return schema.validated(kind, self._mapping(key), (key,), self.notes) or kind()
+        """Return an optional section; all defaults if it is missing."""
+        return schema.validated(kind, self._mapping(key), (key,), self.log) or kind()
 
     def solver(self) -> Solver | None:
-        """Return the solver of the section about it; None without one."""
+        """Return the solver of the section [solver]; None without such a section."""
         if "solver" not in self.document.content:
             return None
-        table = self.section("solver", schema.Solver)
-        taken = {"low_rank": ("tol", "rank"), "auto": ("tol",)}.get(table.method, ())
-        given = {key: value for key in ("tol", "rank") if (value := getattr(table, key)) is not None}
-        for key in given:
-            if key not in taken:
-                text = f"found {given[key]!r} with the method {table.method!r}, which has no {key}; expected it with "
-                self.notes(("solver", key), text + ("auto or low_rank" if key == "tol" else "low_rank"))
-        if not given.keys() <= {*taken}:
+        table = self.section("solver", schema.SolverSection)
+        allowed = {"low_rank": ("tolerance", "rank"), "auto": ("tolerance",)}.get(table.method, ())
+        options = {key: value for key in ("tolerance", "rank") if (value := getattr(table, key)) is not None}
+        for key in options:
+            if key not in allowed:
+                methods = "auto or low_rank" if key == "tolerance" else "low_rank"
+                text = (
+                    f"found {options[key]!r}, but the method {table.method!r} has no {key}; expected it with {methods}"
+                )
+                self.log(("solver", key), text)
+        if not options.keys() <= {*allowed}:
             return None
         place = ("solver", "method") if "method" in self._mapping("solver") else ("solver",)
-        return self.notes.attempt(place, named_solver, table.method, given)
+        return self.log.attempt(place, _named_solver, table.method, options)
 
     def predictions(
-        self, wanted: schema.Predict, ground: Ground
+        self, section: schema.PredictSection, context: ParsingContext
     ) -> tuple[tuple[str, ...], Float[np.ndarray, "n d"], tuple[str, ...]]:
-        """Return the operators and the points of predictions, and the file they come from."""
-        texts = tuple(wanted.operators or [ground.unknown])
+        """Return the operators and points of predictions, and the file of the points."""
+        texts = tuple(section.operators or [context.unknown])
         for text in texts:
-            self.notes.attempt(("predict", "operators"), ground.language.operator, text)
-        if wanted.grid is not None and wanted.file is not None:
-            self.notes(("predict", "grid"), "grid and file are both given; expected one of them")
-        none = np.empty((0, ground.box.dimension))
-        if wanted.file is None:
-            points = self.notes.attempt(("predict", "grid"), _grid, ground.box, wanted.grid)
+            self.log.attempt(("predict", "operators"), context.language.operator, text)
+        if section.grid is not None and section.file is not None:
+            self.log(("predict", "grid"), "grid and file are both given; expected one of them")
+        none = np.empty((0, context.box.dimension))
+        if section.file is None:
+            points = self.log.attempt(("predict", "grid"), _grid, context.box, section.grid)
             return texts, none if points is None else points, ()
-        path = self.notes.attempt(("predict", "file"), blocks.file_within, ground.directory, wanted.file)
-        points = None if path is None else self.notes.attempt(("predict", "file"), read_points, path, ground.box)
-        return texts, none if points is None else points, (wanted.file,)
+        path = self.log.attempt(("predict", "file"), observations.file_within, context.directory, section.file)
+        points = None if path is None else self.log.attempt(("predict", "file"), read_points, path, context.box)
+        return texts, none if points is None else points, (section.file,)
 
     def _mapping(self, key: str) -> Mapping[str, Any]:
         raw = self.document.content.get(key, {})
         return raw if isinstance(raw, Mapping) else {}
 
     def _entry(self, field: str, raw: Any, place: Place) -> Any:
-        """Return the value of one entry of a table of entries."""
-        mistakes: list[str] = []
-        found = schema.validated(schema.Entry, {field: raw}, place, lambda _, text: mistakes.append(text))
-        for text in mistakes:
-            self.notes(place, text)
+        """Return the value of one entry of [domain], [parameters] or [functions]."""
+        found = schema.validated(schema.SingleEntry, {field: raw}, place, lambda _, text: self.log(place, text))
         return None if found is None else getattr(found, field)
 
 
-_MAKERS: dict[str, Callable[[Any, Place, Ground], Piece | None]] = {
-    "equation": blocks.equation,
-    "condition": faces.condition,
-    "data": blocks.data,
-    "constraint": blocks.constraint,
+_MAKERS: dict[str, Callable[[Any, Place, ParsingContext], ParsedTable | None]] = {
+    "equation": observations.equation,
+    "condition": condition,
+    "data": observations.data,
+    "constraint": observations.constraint,
 }
-_KINDS: dict[str, type[schema.Table]] = {
-    "equation": schema.Equation,
-    "data": schema.Data,
-    "constraint": schema.Constraint,
+_KINDS: dict[str, type[schema.TomlTable]] = {
+    "equation": schema.EquationTable,
+    "data": schema.DataTable,
+    "constraint": schema.ConstraintTable,
 }
 
 
 def read_points(path: Path, box: Box) -> Float[np.ndarray, "n d"]:
-    """Return the points of a file with a column for each coordinate."""
+    """Return the points in a file with a column for each coordinate."""
     cells, _ = read_table(path, box.names, path.name)
     return np.column_stack([cells[name] for name in box.names])
 
 
-def _defined(language: Language, name: str, text: str) -> bool:
+def _define(language: Language, name: str, text: str) -> bool:
     language.define(name, text)
     return True
 
 
 def _parameters(block: Observation) -> list[str]:
-    operator = block.operator
-    atoms = [*operator.atoms]
-    if isinstance(operator, Nonlinear):
-        atoms += [atom for each in operator.of for atom in each.atoms]
-    return [atom.name for atom in atoms if isinstance(atom, Parameter)]
+    """Return the names of the parameters in the operator of a block."""
+    operators = (block.operator, *block.operator.linear_parts)
+    return [atom.name for operator in operators for atom in operator.atoms if isinstance(atom, Parameter)]
 
 
-def _is_given(set_up: Setting) -> bool:
-    """Whether to score the data given the physics: where it has unknown parameters, or all its values are zero.
+def _needs_given_physics(noise: NoiseModel) -> bool:
+    """Whether `score = "auto"` means the data given the physics.
 
-    There PILE proper rewards an operator, or a prior, for being small.
+    It does if the physics has unknown parameters, or if all its values are zero: there the joint score rewards an
+    operator, or a prior, for being small.
     """
-    silent = bool(set_up.physics) and not any(block.values.any() for block in set_up.physics)
-    return bool(set_up.data) and (silent or any(_parameters(block) for block in set_up.physics))
+    homogeneous = bool(noise.physics) and not any(block.values.any() for block in noise.physics)
+    return bool(noise.data) and (homogeneous or any(_parameters(block) for block in noise.physics))
 
 
-def _model(kernel: Any, set_up: Setting, operators: Sequence[str], ground: Ground) -> Model:
-    temperatures: dict[str, Any] = dict(set_up.temperatures)
-    model = Model(kernel, set_up.data, set_up.physics, **temperatures)
+def _model(kernel: Any, noise: NoiseModel, operators: Sequence[str], context: ParsingContext, solver: Any) -> Model:
+    temperatures: dict[str, Any] = dict(noise.temperatures)
+    model = Model(kernel, noise.data, noise.physics, solver=solver or "dense", **temperatures)
     for text in operators:
-        indices = ground.language.operator(text).indices(ground.box.dimension)
-        check_bears(kernel, indices, f"the prediction {text!r}")
+        indices = context.language.operator(text).indices(context.box.dimension)
+        check_smoothness(kernel, indices, f"the prediction {text!r}")
     return model
 
 
-def frame_bytes(model: Model) -> float:
-    """Return the memory for the covariance of all that a nonlinear model is a function of; none of a linear one."""
-    held = [len(b.operator.of) if isinstance(b.operator, Nonlinear) else 1 for b in model.blocks]
-    count = sum(each * block.size for each, block in zip(held, model.blocks, strict=True))
-    return 8.0 * count**2 if model.is_nonlinear else 0.0
+def jet_bytes(model: Model) -> float:
+    """Return the memory for the joint covariance of all arguments of nonlinear operators; zero for a linear model."""
+    counts = [len(block.operator.linear_parts) for block in model.blocks]
+    rows = sum(count * block.size for count, block in zip(counts, model.blocks, strict=True))
+    return 8.0 * rows**2 if model.is_nonlinear else 0.0
 
 
-def named_solver(method: str, options: Mapping[str, Any]) -> Solver:
-    """Return a solver by its name and options."""
-    return NAMES[method](**options) if method in NAMES and options else as_solver(method)
+def _named_solver(method: str, options: Mapping[str, Any]) -> Solver:
+    kind = Solver.by_name.get(method)
+    return as_solver(method) if kind is None or not options else kind(**options)
 
 
 def _check_memory(model: Model) -> None:
     try:
-        require_memory(model.size, 8.0 * model.size**2 + frame_bytes(model))
+        require_memory(model.size, 8.0 * model.size**2 + jet_bytes(model))
     except MemoryLimitError as error:
         raise InputError(str(error)) from error
 
 
 def _grid(box: Box, given: Any) -> Float[np.ndarray, "n d"]:
-    sizes = given if isinstance(given, Mapping) else dict.fromkeys(box.names, given or GRID.get(box.dimension, 7))
+    """Return the points of a regular grid over the domain."""
+    sizes = (
+        given if isinstance(given, Mapping) else dict.fromkeys(box.names, given or DEFAULT_GRID.get(box.dimension, 7))
+    )
     require(set(sizes) == set(box.names), "grid", given, f"a number for each of {', '.join(box.names)}")
     total = math.prod(int(sizes[name]) for name in box.names)
-    require(total <= MOST_POINTS, "grid", f"{total} points", f"at most {MOST_POINTS}")
+    require(total <= MAX_POINTS, "grid", f"{total} points", f"at most {MAX_POINTS}")
     axes = [np.linspace(a, b, sizes[n]) for n, a, b in zip(box.names, box.lower, box.upper, strict=True)]
     return np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)

@@ -1,4 +1,4 @@
-"""The tables of a problem file: which keys there are, and what they may hold."""
+"""The tables and keys of a problem file, and the values each key accepts."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import describe, did_you_mean
-
-Place: TypeAlias = tuple[str | int, ...]
-"""Where something stands in a file: `("equation", 1, "nodes")`."""
+from .reader import Place
 
 Report: TypeAlias = Callable[[Place, str], None]
-"""Takes down one mistake: where, and what was found and expected."""
+"""Records one mistake: its place, and a sentence with what was found and what was expected."""
 
 
-class Table(BaseModel):
-    """A table of the file; a description says what is expected of a key, in documents and in messages."""
+class TomlTable(BaseModel):
+    """A table of the file. The description of a key is used both in the documentation and in error messages."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -47,8 +45,8 @@ Interval: TypeAlias = Annotated[list[float], Field(min_length=2, max_length=2), 
 Count: TypeAlias = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
-class Unknown(Table):
-    """A number that is to be chosen within bounds."""
+class Unknown(TomlTable):
+    """A number to choose within bounds."""
 
     unknown: Annotated[Interval, Field(description="bounds, as [low, high]")]
     start: Annotated[float | None, Field(description="a number within the bounds")] = None
@@ -60,48 +58,54 @@ class Unknown(Table):
 
     @property
     def value(self) -> float:
-        """Where to start: as given, else in the middle, of the logarithms where both bounds are positive."""
+        """The start: as given, else the middle of the bounds (their geometric mean if both are positive)."""
         low, high = self.unknown
         if self.start is not None:
             return self.start
         return math.sqrt(low * high) if low > 0 else 0.5 * (low + high)
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The bounds as `minimize` takes them."""
+        return self.unknown[0], self.unknown[1]
 
-CHOICE = "a fixed number, or { unknown = [low, high] }, low < high, to choose it (from a start between them, if given)"
-POSITIVE = f"{CHOICE}; positive"
+
+OPEN = "{ unknown = [low, high] } to choose it, with low < high and optionally start = ..."
+CHOICE = f"a fixed number, or {OPEN}"
+POSITIVE = f"a fixed positive number, or {OPEN}"
 Choice: TypeAlias = float | Unknown
-Positive: TypeAlias = Annotated[float | Unknown, AfterValidator(_positive)]
-Nodes: TypeAlias = Count | dict[str, Count]
+PositiveChoice: TypeAlias = Annotated[float | Unknown, AfterValidator(_positive)]
+NodeCounts: TypeAlias = Count | dict[str, Count]
 NODES = (
-    "how many nodes on each axis (sobol, monte-carlo: in all): a whole number, or one for each coordinate as "
+    "the number of nodes on each axis (sobol and monte-carlo: in total): a whole number, or one per coordinate as "
     "{ x = 13, y = 9 }; by default 30 in one dimension, 12 in two, 6 in three, 4 in more"
 )
 RULES = ("gauss-legendre", "fejer", "clenshaw-curtis", "chebyshev", "sobol", "monte-carlo")
-Rule: TypeAlias = Literal["gauss-legendre", "fejer", "clenshaw-curtis", "chebyshev", "sobol", "monte-carlo"]
+RuleName: TypeAlias = Literal["gauss-legendre", "fejer", "clenshaw-curtis", "chebyshev", "sobol", "monte-carlo"]
 RULE = f"a quadrature rule: {', '.join(RULES)}"
 NAME = "a label for tables and reports, on one line"
 
 
-class Physics(Table):
-    """What all that is imposed has in common."""
+class PhysicsTable(TomlTable):
+    """The keys that equations, conditions and constraints share."""
 
     name: Annotated[Label | None, Field(description=NAME)] = None
     noise: Annotated[
         float | None, Field(gt=0, description="a positive number: the standard deviation with which it holds")
     ] = None
-    rho: Annotated[Positive | None, Field(description=f"a temperature of its own: {POSITIVE}")] = None
-    rule: Annotated[Rule, Field(description=RULE)] = "gauss-legendre"
-    nodes: Annotated[Nodes | None, Field(description=NODES)] = None
+    rho: Annotated[PositiveChoice | None, Field(description=f"its own temperature: {POSITIVE}")] = None
+    rule: Annotated[RuleName, Field(description=RULE)] = "gauss-legendre"
+    nodes: Annotated[NodeCounts | None, Field(description=NODES)] = None
 
 
-class Equation(Physics):
-    """A differential equation that holds in the domain."""
+class EquationTable(PhysicsTable):
+    """A differential equation in the domain."""
 
     equation: Annotated[Text, Field(description='an equation, as "dt(u) + 2*dx(u) = sin(x)" or "dt(u) + u*dx(u) = 0"')]
 
 
-class Constraint(Physics):
-    """An integral that is known."""
+class ConstraintTable(PhysicsTable):
+    """An integral with a known value."""
 
     equation: Annotated[Text, Field(description='an equation, as "integral(u, x) = 1", linear in the unknown')]
     at: Annotated[
@@ -110,37 +114,38 @@ class Constraint(Physics):
     ] = {}
 
 
-class File(Table):
+class FileTable(TomlTable):
     """Values from a file."""
 
     file: Annotated[Text, Field(description="a CSV or Parquet file in the directory of the problem file or below it")]
     value: Annotated[Text, Field(description="the name of the column of values")]
     columns: Annotated[
-        dict[str, Text], Field(description='columns of coordinates that are not called so, as { x = "X [m]" }')
+        dict[str, Text],
+        Field(description='column names of coordinates, if they differ from the coordinates, as { x = "X [m]" }'),
     ] = {}
 
 
 VALUE = 'a number, an expression such as "sin(pi*y)", or { file = "left.csv", value = "u" }'
 FACE = 'a face, as "x = -1", a list of faces, or "all"'
-Value: TypeAlias = float | Text | File
-Faces: TypeAlias = Text | Annotated[list[Text], Field(min_length=1)]
+BoundaryData: TypeAlias = float | Text | FileTable
+FaceTexts: TypeAlias = Text | Annotated[list[Text], Field(min_length=1)]
 
 
-class OnFace(Physics):
-    """A condition on faces."""
+class BoundaryTable(PhysicsTable):
+    """A condition on faces of the domain."""
 
     type: str
-    face: Annotated[Faces, Field(description=FACE)]
-    value: Annotated[Value, Field(description=VALUE)]
+    face: Annotated[FaceTexts, Field(description=FACE)]
+    value: Annotated[BoundaryData, Field(description=VALUE)]
 
 
-class Simple(OnFace):
-    """The unknown, or its outward normal derivative."""
+class DirichletNeumannTable(BoundaryTable):
+    """The unknown (dirichlet), or its outward normal derivative (neumann)."""
 
     type: Literal["dirichlet", "neumann"]
 
 
-class Robin(OnFace):
+class RobinTable(BoundaryTable):
     """`a*u + b*∂u/∂n = value`."""
 
     type: Literal["robin"]
@@ -148,48 +153,48 @@ class Robin(OnFace):
     b: Annotated[float | Text, Field(description="the factor of its normal derivative: a number or an expression")]
 
 
-class Cauchy(OnFace):
-    """Value and normal derivative on one face."""
+class CauchyTable(BoundaryTable):
+    """Value and normal derivative on the same face."""
 
     type: Literal["cauchy"]
-    flux: Annotated[Value, Field(description=f"the outward normal derivative: {VALUE}")]
+    flux: Annotated[BoundaryData, Field(description=f"the outward normal derivative: {VALUE}")]
 
 
-class OperatorOnFace(OnFace):
+class OperatorTable(BoundaryTable):
     """Any operator on a face."""
 
     type: Literal["operator"]
     operator: Annotated[Text, Field(description='an expression in the unknown, as "dt(u)" or "dx(u) + u**4"')]
 
 
-class PeriodicFaces(Physics):
-    """Two faces on which the unknown agrees."""
+class PeriodicBoundaryTable(PhysicsTable):
+    """Equal values of the unknown on two opposite faces."""
 
     type: Literal["periodic"]
     face: Annotated[
         list[Text], Field(min_length=2, max_length=2, description='two opposite faces, as ["x = 0", "x = 1"]')
     ]
     derivatives: Annotated[
-        int, Field(ge=0, le=8, description="how many derivatives agree besides the values: a whole number from 0")
+        int, Field(ge=0, le=8, description="how many normal derivatives are equal too: a whole number from 0 to 8")
     ] = 0
 
 
-class Data(File):
+class DataTable(FileTable):
     """Measurements."""
 
     measures: Annotated[
-        Text | None, Field(description='what was measured, as "dx(u)" or "u**2"; by default the unknown')
+        Text | None, Field(description='the measured quantity, as "dx(u)" or "u**2"; by default the unknown')
     ] = None
     noise: Annotated[
         float | Text | None,
-        Field(description="the standard deviation of the noise: a positive number, or the name of a column of them"),
+        Field(description="the standard deviation of the noise: a positive number, or the name of a column"),
     ] = None
-    gamma: Annotated[Positive | None, Field(description=f"a temperature of its own: {POSITIVE}")] = None
+    gamma: Annotated[PositiveChoice | None, Field(description=f"its own temperature: {POSITIVE}")] = None
     name: Annotated[Label | None, Field(description=NAME)] = None
 
 
-class Kernel(Table):
-    """What all kernels have in common."""
+class KernelTable(TomlTable):
+    """The keys that all kernels share."""
 
     on: Annotated[
         list[Text] | None, Field(min_length=1, description='the coordinates it depends on, as ["x"]; by default all')
@@ -197,87 +202,88 @@ class Kernel(Table):
     name: Annotated[Label | None, Field(description=NAME)] = None
 
 
-BANDWIDTH = f"a length: {POSITIVE}; or numbers, one for each coordinate"
-Bandwidth: TypeAlias = Positive | Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
-PER_AXIS = "true for a bandwidth for each coordinate (the default), false for one for all"
+BANDWIDTH = f"a length: {POSITIVE}; or a list of numbers, one per coordinate"
+Bandwidth: TypeAlias = PositiveChoice | Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
+PER_AXIS = "true for one bandwidth per coordinate (the default), false for one shared bandwidth"
 
 
-class Radial(Kernel):
-    """Kernels with a length in each coordinate."""
+class RadialTable(KernelTable):
+    """The keys of kernels with a length in each coordinate."""
 
     bandwidth: Annotated[Bandwidth | None, Field(description=BANDWIDTH)] = None
     per_axis: Annotated[bool, Field(description=PER_AXIS)] = True
 
 
-class RBF(Radial):
+class RBFTable(RadialTable):
     """The Gaussian kernel."""
 
     type: Literal["rbf"]
 
 
-class Matern(Radial):
+class MaternTable(RadialTable):
     """Matérn kernels, with a finite number of derivatives."""
 
     type: Literal["matern"]
     nu: Annotated[
-        float, Field(description="the smoothness, 0.5, 1.5, … 6.5: it has fewer than nu derivatives on each side")
+        float, Field(description="the smoothness, 0.5, 1.5, … 6.5: supports derivatives of order less than nu")
     ]
 
 
-class RationalQuadratic(Radial):
+class RationalQuadraticTable(RadialTable):
     """A mixture of Gaussian kernels of many lengths."""
 
     type: Literal["rational-quadratic"]
-    alpha: Annotated[Positive | None, Field(description=POSITIVE)] = None
+    alpha: Annotated[PositiveChoice | None, Field(description=POSITIVE)] = None
 
 
-class Periodic(Kernel):
+class PeriodicKernelTable(KernelTable):
     """A kernel that is periodic in its coordinates."""
 
     type: Literal["periodic"]
-    period: Annotated[Positive | None, Field(description=POSITIVE)] = None
-    bandwidth: Annotated[Positive | None, Field(description=POSITIVE)] = None
+    period: Annotated[PositiveChoice | None, Field(description=POSITIVE)] = None
+    bandwidth: Annotated[PositiveChoice | None, Field(description=POSITIVE)] = None
 
 
-class AnisotropicRBF(Kernel):
+class AnisotropicRBFTable(KernelTable):
     """A Gaussian kernel in two coordinates, stretched along a direction."""
 
     type: Literal["anisotropic-rbf"]
     theta: Annotated[Choice | None, Field(description=f"an angle: {CHOICE}")] = None
-    s: Annotated[Positive | None, Field(description=f"the stretch: {POSITIVE}")] = None
-    bandwidth: Annotated[Positive | None, Field(description=POSITIVE)] = None
+    s: Annotated[PositiveChoice | None, Field(description=f"the stretch: {POSITIVE}")] = None
+    bandwidth: Annotated[PositiveChoice | None, Field(description=POSITIVE)] = None
 
 
-class Composite(Kernel):
+class CompositeKernelTable(KernelTable):
     """A sum or a product of kernels."""
 
     type: Literal["sum", "product"]
     parts: Annotated[list[dict[str, Any]], Field(min_length=2, max_length=8, description="two kernels or more")]
 
 
-class Temperatures(Table):
-    """Temperatures that blocks share, and the scale."""
+class TemperaturesSection(TomlTable):
+    """Shared temperatures, and the scale."""
 
-    gamma: Annotated[Positive | None, Field(description=f"of data without noise or gamma: {POSITIVE}")] = None
-    rho: Annotated[Positive | None, Field(description=f"of physics without noise or rho: {POSITIVE}")] = None
-    eta: Annotated[Positive | None, Field(description=f"the prior variance: {POSITIVE}")] = None
+    gamma: Annotated[PositiveChoice | None, Field(description=f"for data without noise or gamma: {POSITIVE}")] = None
+    rho: Annotated[PositiveChoice | None, Field(description=f"for physics without noise or rho: {POSITIVE}")] = None
+    eta: Annotated[PositiveChoice | None, Field(description=f"the prior variance: {POSITIVE}")] = None
 
 
-AUTO = (
-    '"pile", "data-given-physics", or "auto": the latter where there are data, and equations have unknown parameters '
-    "or the values of all equations and conditions are zero"
+SCORE = (
+    '"joint" (data and physics together), "given_physics" (the data given the physics), "profiled" (joint, at the best '
+    'prior variance eta, with the ratios of noise to prior variance fixed), or "auto": "given_physics" if there are '
+    "data, and equations have unknown parameters or the values of all equations and conditions are zero; else "
+    '"joint"'
 )
 
 
-class Select(Table):
+class SelectSection(TomlTable):
     """How to choose."""
 
-    starts: Annotated[int, Field(ge=1, le=1000, description="descents for each kernel: a whole number from 1")] = 4
+    starts: Annotated[
+        int, Field(ge=1, le=1000, description="the number of descents for each kernel: a whole number from 1 to 1000")
+    ] = 4
     seed: Annotated[int, Field(ge=0, le=2**31, description="a whole number from 0")] = 0
-    score: Annotated[
-        Literal["auto", "pile", "data-given-physics"],
-        Field(description=AUTO),
-    ] = "auto"
+    score: Annotated[Literal["auto", "joint", "given_physics", "profiled"], Field(description=SCORE)] = "auto"
 
 
 METHOD = (
@@ -286,39 +292,39 @@ METHOD = (
 )
 
 
-class Solver(Table):
+class SolverSection(TomlTable):
     """How covariances are solved."""
 
     method: Annotated[Literal["auto", "dense", "low_rank", "distributed"], Field(description=METHOD)] = "auto"
-    tol: Annotated[
+    tolerance: Annotated[
         float | None,
-        Field(gt=0, description="a positive number: how wide the interval on PILE may be; of auto and low_rank"),
+        Field(gt=0, description="the largest width of the interval on PILE, a positive number; for auto and low_rank"),
     ] = None
-    rank: Annotated[Count | None, Field(description="the largest rank, a whole number from 1; of low_rank")] = None
+    rank: Annotated[Count | None, Field(description="the largest rank, a whole number from 1; for low_rank")] = None
 
 
-class Predict(Table):
+class PredictSection(TomlTable):
     """What to predict, and where."""
 
-    grid: Annotated[Nodes | None, Field(description="points on each axis: a whole number, or { x = 41, y = 21 }")] = (
-        None
-    )
+    grid: Annotated[
+        NodeCounts | None, Field(description="points on each axis: a whole number, or { x = 41, y = 21 }")
+    ] = None
     file: Annotated[Text | None, Field(description="a CSV or Parquet file with a column for each coordinate")] = None
     operators: Annotated[
         list[Text] | None, Field(min_length=1, max_length=50, description='operators, as ["u", "dx(u)", "u*dx(u)"]')
     ] = None
 
 
-class Problem(Table):
-    """The whole file; tables within it are looked at one by one."""
+class WholeFile(TomlTable):
+    """The whole file. Each table inside it is validated separately."""
 
     title: Annotated[Label | None, Field(description="a short text on one line")] = None
-    unknown: Annotated[Text, Field(description="the name of the function sought, as u")] = "u"
+    unknown: Annotated[Text, Field(description="the name of the unknown function, as u")] = "u"
     domain: Annotated[
         dict[str, Any], Field(min_length=1, description="the coordinates, each with its interval, as x = [-1, 1]")
     ]
     parameters: Annotated[
-        dict[str, Any], Field(description="numbers, or { unknown = [low, high] } for one to be inferred")
+        dict[str, Any], Field(description="numbers, or { unknown = [low, high] } for a parameter to infer")
     ] = {}
     functions: Annotated[dict[str, Any], Field(description='expressions by name, as f = "sin(pi*x)"')] = {}
     equation: Annotated[Any, Field(description="tables [[equation]]")] = ()
@@ -332,8 +338,8 @@ class Problem(Table):
     solver: Annotated[dict[str, Any], Field(description="a table [solver]; by default the method is dense")] = {}
 
 
-class Entry(Table):
-    """Single entries of the tables of coordinates, parameters and functions."""
+class SingleEntry(TomlTable):
+    """One entry of the tables [domain], [parameters] and [functions], whose keys the user chooses."""
 
     interval: Annotated[
         Interval | None, Field(description="an interval [low, high] of two plain numbers, low < high")
@@ -342,95 +348,101 @@ class Entry(Table):
     expression: Annotated[float | Text | None, Field(description="an expression in quotes, or a number")] = None
 
 
-Condition: TypeAlias = OnFace | PeriodicFaces
-CONDITIONS: dict[str, type[Condition]] = {
-    "dirichlet": Simple,
-    "neumann": Simple,
-    "robin": Robin,
-    "cauchy": Cauchy,
-    "periodic": PeriodicFaces,
-    "operator": OperatorOnFace,
+ConditionTable: TypeAlias = BoundaryTable | PeriodicBoundaryTable
+CONDITIONS: dict[str, type[ConditionTable]] = {
+    "dirichlet": DirichletNeumannTable,
+    "neumann": DirichletNeumannTable,
+    "robin": RobinTable,
+    "cauchy": CauchyTable,
+    "periodic": PeriodicBoundaryTable,
+    "operator": OperatorTable,
 }
-KERNELS: dict[str, type[Kernel]] = {
-    "rbf": RBF,
-    "matern": Matern,
-    "rational-quadratic": RationalQuadratic,
-    "periodic": Periodic,
-    "anisotropic-rbf": AnisotropicRBF,
-    "sum": Composite,
-    "product": Composite,
+KERNELS: dict[str, type[KernelTable]] = {
+    "rbf": RBFTable,
+    "matern": MaternTable,
+    "rational-quadratic": RationalQuadraticTable,
+    "periodic": PeriodicKernelTable,
+    "anisotropic-rbf": AnisotropicRBFTable,
+    "sum": CompositeKernelTable,
+    "product": CompositeKernelTable,
 }
-DESCRIBED: dict[str, Sequence[type[Table]]] = {
-    "": (Problem,),
-    "[[equation]]": (Equation,),
-    "[[condition]]": (Simple, Robin, Cauchy, OperatorOnFace, PeriodicFaces),
-    "[[data]]": (Data,),
-    "[[constraint]]": (Constraint,),
-    "[[kernel]]": (RBF, Matern, RationalQuadratic, Periodic, AnisotropicRBF, Composite),
-    "[temperatures]": (Temperatures,),
-    "[select]": (Select,),
-    "[predict]": (Predict,),
-    "[solver]": (Solver,),
+DOCUMENTED: dict[str, Sequence[type[TomlTable]]] = {
+    "": (WholeFile,),
+    "[[equation]]": (EquationTable,),
+    "[[condition]]": (DirichletNeumannTable, RobinTable, CauchyTable, OperatorTable, PeriodicBoundaryTable),
+    "[[data]]": (DataTable,),
+    "[[constraint]]": (ConstraintTable,),
+    "[[kernel]]": tuple(dict.fromkeys(KERNELS.values())),
+    "[temperatures]": (TemperaturesSection,),
+    "[select]": (SelectSection,),
+    "[predict]": (PredictSection,),
+    "[solver]": (SolverSection,),
 }
+"""The classes behind each table of the documentation."""
 
-T = TypeVar("T", bound=Table)
+RENAMED_KEYS = {"tol": "tolerance"}
+RENAMED_VALUES = {("score", "pile"): "joint", ("score", "data-given-physics"): "given_physics"}
+"""Words of earlier versions, with the words that replaced them."""
+
+INITIAL_CONDITION = '; an initial condition has type dirichlet and face "t = 0"'
+
+T = TypeVar("T", bound=TomlTable)
 
 
 def validated(kind: type[T], raw: Any, place: Place, report: Report) -> T | None:
-    """Return a table, and report every mistake in it; None if nothing can be made of it without the bad keys."""
+    """Return a table, and report every mistake in it; None if it is unusable even without its bad keys."""
     if not isinstance(raw, Mapping):
         report(place, f"found {describe(raw)}; expected a table")
         return None
     try:
         return kind.model_validate(dict(raw))
     except ValidationError as error:
-        seen: set[str] = set()
-        for each in error.errors(include_url=False, include_context=False):
-            key = str(each["loc"][0]) if each["loc"] else ""
-            if key not in seen:
-                seen.add(key)
-                report((*place, key) if key in raw else place, _sentence(kind, key, raw))
+        bad_keys: set[str] = set()
+        for detail in error.errors(include_url=False, include_context=False):
+            key = str(detail["loc"][0]) if detail["loc"] else ""
+            if key not in bad_keys:  # one message per key, although pydantic may report several
+                bad_keys.add(key)
+                report((*place, key) if key in raw else place, _message(kind, key, raw))
     try:
-        return kind.model_validate({key: value for key, value in raw.items() if key not in seen})
+        return kind.model_validate({key: value for key, value in raw.items() if key not in bad_keys})
     except ValidationError:
         return None
 
 
-INITIAL = """; an initial condition is of type dirichlet, on the face "t = 0\""""
-
-
 def by_type(kinds: Mapping[str, type[T]], raw: Any, place: Place, report: Report) -> T | None:
-    """Return a table whose key `type` says which keys it has."""
+    """Return a table whose key `type` determines its other keys."""
     if not isinstance(raw, Mapping):
         report(place, f"found {describe(raw)}; expected a table")
         return None
     name = raw.get("type")
     if not isinstance(name, str) or name not in kinds:
         found = f"found {describe(name)}" if "type" in raw else "type is missing"
-        wanted = choices(name, list(kinds)) + (INITIAL if name == "initial" else "")
-        report((*place, "type") if "type" in raw else place, f"{found}; expected {wanted}")
+        allowed = _choices(name, list(kinds)) + (INITIAL_CONDITION if name == "initial" else "")
+        report((*place, "type") if "type" in raw else place, f"{found}; expected {allowed}")
         return None
     return validated(kinds[name], raw, place, report)
 
 
-def choices(found: Any, allowed: Sequence[str]) -> str:
-    """Return what is allowed, and which of it was probably meant."""
+def expected(kind: type[TomlTable], key: str) -> str:
+    """Return the description of what a key accepts."""
+    field = kind.model_fields[key]
+    literals: Sequence[Any] = getattr(field.annotation, "__args__", ("a value",))
+    return field.description or " or ".join(repr(literal) for literal in literals)
+
+
+def _choices(found: Any, allowed: Sequence[str]) -> str:
     return f"one of {', '.join(allowed)}{did_you_mean(found, allowed, 0.5)}"
 
 
-def expected(kind: type[Table], key: str) -> str:
-    """Return what is expected of a key."""
-    field = kind.model_fields[key]
-    return field.description or " or ".join(repr(each) for each in _literals(field.annotation))
-
-
-def _literals(annotation: Any) -> Sequence[str]:
-    return tuple(getattr(annotation, "__args__", ("a value",)))
-
-
-def _sentence(kind: type[Table], key: str, raw: Mapping[str, Any]) -> str:
+def _message(kind: type[TomlTable], key: str, raw: Mapping[str, Any]) -> str:
+    """Return the error message for one bad key of a table."""
     if key not in kind.model_fields:
-        return f"there is no key {key[:60]!r} here; expected {choices(key, list(kind.model_fields))}"
+        if RENAMED_KEYS.get(key) in kind.model_fields:
+            return f"the key {key!r} is now called {RENAMED_KEYS[key]!r}"
+        return f"there is no key {key[:60]!r} here; expected {_choices(key, list(kind.model_fields))}"
     if key not in raw:
         return f"{key} is missing; expected {expected(kind, key)}"
-    return f"found {describe(raw[key])}; expected {expected(kind, key)}"
+    value = raw[key]
+    if isinstance(value, str) and (key, value) in RENAMED_VALUES:
+        return f"found {value!r}, which is now called {RENAMED_VALUES[key, value]!r}"
+    return f"found {describe(value)}; expected {expected(kind, key)}"

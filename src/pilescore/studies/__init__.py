@@ -1,1 +1,1 @@
-"""Studies and examples that use the public interface only."""
+"""The case studies of `pilescore study`. They use the public interface only."""

@@ -1,4 +1,4 @@
-"""Which equation is it: advection, diffusion, or both? Noisy values of a solution tell.
+"""Choose between advection, diffusion and both, from noisy values of a solution.
 
 Run it with `python -m pilescore.studies.equations`.
 """
@@ -31,14 +31,14 @@ BOUNDS = {
 
 
 def solution(speed: float, diffusivity: float, points: Any) -> Any:
-    """Return two damped travelling waves at points (t, x): a solution of `f_t + c f_x = κ f_xx`."""
+    """Evaluate two damped travelling waves at points (t, x). They solve `f_t + c f_x = κ f_xx`."""
     t, x = np.asarray(points).T
     waves = [(1.0, 2 * math.pi, 0.3), (0.5, 4 * math.pi, 1.1)]
     return sum(a * np.exp(-diffusivity * k**2 * t) * np.sin(k * (x - speed * t) + phase) for a, k, phase in waves)
 
 
 def equations(side: int) -> dict[str, ps.Observation]:
-    """Return the candidates, imposed on side² nodes, with coefficients that are to be found."""
+    """Return the candidate equations, imposed on side² nodes, with unknown coefficients."""
     speed, diffusivity = ps.parameter("speed", 0.1), ps.parameter("diffusivity", 0.01)
     candidates = {
         "advection": DT + speed * DX,
@@ -49,8 +49,8 @@ def equations(side: int) -> dict[str, ps.Observation]:
     return {name: ps.impose(operator, 0.0, on=nodes) for name, operator in candidates.items()}
 
 
-def find(truth: str, count: int = 150, side: int = 9, seed: int = 0, starts: int = 2) -> ps.Search:
-    """Draw data from a truth, and search the candidates for it."""
+def find(truth: str, count: int = 150, side: int = 9, seed: int = 0, starts: int = 2) -> ps.search.Choice:
+    """Draw data from a true equation, and choose among the candidates."""
     rng = np.random.default_rng(seed)
     points = rng.uniform(0, 1, (count, 2))
     values = solution(*TRUTHS[truth], points) + NOISE * rng.standard_normal(count)
@@ -61,25 +61,23 @@ def find(truth: str, count: int = 150, side: int = 9, seed: int = 0, starts: int
         physics=candidates["advection"],
         rho=1e-2,
     )
-    return ps.search_equations(model, candidates, over=BOUNDS, starts=starts, progress=False)
+    return ps.choose(model, equations=candidates, over=BOUNDS, starts=starts, run=ps.RunOptions(progress=False))
 
 
 def main() -> None:
-    """Search for each truth, and print what was found."""
-    print(
-        f"150 values of a solution with noise {NOISE}; each candidate is fitted and scored by the evidence of the data."
-    )
-    print(f"True speed {SPEED}, diffusivity {DIFFUSIVITY}, where the truth has them.\n")
+    """Choose an equation for data from each true equation, and print the results."""
+    print(f"The data are 150 values of a solution with noise {NOISE}. Each candidate is fitted and scored by PILE.")
+    print(f"The true speed is {SPEED} and the true diffusivity is {DIFFUSIVITY}, if the equation has them.\n")
     for truth in TRUTHS:
-        found = find(truth)
-        best = found.best
-        shown = [
-            f"{n} = {best.values[n]:.3g} ± {best.standard_errors[n]:.1g}"
-            for n in ("speed", "diffusivity")
-            if n in best.values
+        choice = find(truth)
+        best = choice.best
+        coefficients = [
+            f"{name} = {best.values[name]:.3g} ± {best.standard_errors[name]:.1g}"
+            for name in ("speed", "diffusivity")
+            if name in best.values
         ]
-        print(f"truth: {truth}\nfound: {found.best_name}, {', '.join(shown)}")
-        print(found.table[["rank", "pile", "nats", "penalised"]].round(3).to_string(), "\n")
+        print(f"true equation: {truth}\nchosen: {choice.best_name}, {', '.join(coefficients)}")
+        print(choice.table[["rank", "pile", "nats", "penalised"]].round(3).to_string(), "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Four nonlinear equations with solutions that are known exactly, or to twelve digits, and models of them."""
+"""Four nonlinear equations with known solutions, exact or to twelve digits, and their models."""
 
 from __future__ import annotations
 
@@ -25,65 +25,65 @@ DIFFUSIVITY, RATE = 0.01, 5.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Problem:
-    """An equation with conditions on the boundary, its solution, and how it is modelled."""
+class NonlinearProblem:
+    """A nonlinear equation with boundary conditions, its solution and its model."""
 
     name: str
     title: str
     equation: str
     conditions: str
     reference: str
-    """How the solution is known."""
+    """How the solution was computed."""
     region: ps.Box
     operator: ps.Nonlinear
     source: Any
     """The right-hand side: a number, or a function of the point."""
     truth: Callable[[Array], Array]
     boundary: Callable[[int], Float[np.ndarray, "n 2"]]
-    """From how many points on each side to where the conditions are imposed."""
+    """Returns the points of the conditions, for a number of points on each side."""
     condition: Callable[[Array], Array]
-    """What is imposed there."""
+    """The value of the solution at these points."""
     size: tuple[int, int]
-    """Points of the equation, and points on each side of the conditions."""
+    """The number of points of the equation, and of points on each side for the conditions."""
     noise: tuple[float, float]
-    """Standard deviations with which equation and conditions hold where the scale η is one."""
+    """Standard deviations of the equation and of the conditions, for the scale η = 1."""
     aspect: float
-    """How many times longer the kernel is along the first coordinate than along the second."""
+    """The ratio of the kernel lengths along the first and the second coordinate."""
     lengths: tuple[float, float]
-    """The least and the largest length of the kernel, along the second coordinate, that is tried."""
-    rule: ps.Rule
-    """For integrals of squared errors."""
+    """The smallest and largest kernel length of the sweep, along the second coordinate."""
+    rule: ps.quadrature.Rule
+    """The quadrature rule for squared errors."""
     limit: float | None = None
-    """The error that is expected at most with all points, where others have solved the problem."""
+    """The largest expected error with all points, if others have published one."""
     known: float | None = None
-    """The error that others had."""
+    """The published error of another solver."""
 
     @property
-    def fine(self) -> ps.Nodes:
-        """The nodes at which errors are measured."""
+    def fine(self) -> ps.domains.Nodes:
+        """The quadrature nodes for errors."""
         return self.region.interior(self.rule)
 
     @property
     def stretch(self) -> float:
-        """The length along the second coordinate over the kernel's bandwidth."""
+        """The ratio of the length along the second coordinate to the kernel's bandwidth."""
         return 1.0 / math.sqrt(self.aspect)
 
     @property
     def kernel(self) -> ps.Kernel:
-        """The kernel in the middle of those that are tried; its bandwidth is the geometric mean of its two lengths."""
+        """The kernel in the middle of the sweep. Its bandwidth is the geometric mean of its two lengths."""
         middle = math.sqrt(math.prod(self.lengths)) / self.stretch
         return ps.RBF(middle) if self.aspect == 1 else ps.AnisotropicRBF(0.0, self.stretch, middle)
 
     def bandwidths(self, count: int) -> Float[np.ndarray, " count"]:
-        """Return the bandwidths to try."""
+        """Return the bandwidths of the sweep."""
         return np.geomspace(*self.lengths, count) / self.stretch
 
     def counts(self, share: float | int = 1.0) -> tuple[int, int]:
-        """Return how many points of the equation there are, and on each side of the conditions, with this share."""
+        """Return the numbers of points inside and on each side, for a share of the full size."""
         return round(share * self.size[0]), round(math.sqrt(share) * self.size[1])
 
     def model(self, seed: int, share: float | int = 1.0) -> ps.Model:
-        """Return the model: the equation at random points, the conditions at evenly spaced ones, and no data."""
+        """Return a model of the equation at random points and the conditions at evenly spaced points, without data."""
         inside, side = self.counts(share)
         points = np.random.default_rng(seed).uniform(self.region.lower, self.region.upper, (inside, 2))
         equation, condition = self.noise
@@ -99,21 +99,21 @@ class Problem:
 
 
 def around(count: int) -> Float[np.ndarray, "n 2"]:
-    """Return evenly spaced points around the unit square, the corners once."""
+    """Return evenly spaced points around the unit square, each corner once."""
     s, zero, one = np.arange(count) / count, np.zeros(count), np.ones(count)
     sides = ((s, zero), (one, s), (1 - s, one), (zero, 1 - s))
     return np.concatenate([np.stack(side, axis=1) for side in sides])
 
 
 def from_the_start(count: int) -> Float[np.ndarray, "n 2"]:
-    """Return evenly spaced points (t, x) at the first time and, later, at both ends."""
+    """Return evenly spaced points (t, x) at t = 0 and, for t > 0, at both ends x = ±1."""
     x, t, one = np.linspace(-1, 1, count), np.linspace(0, 1, count + 1)[1:], np.ones(count)
     sides = ((0 * x, x), (t, -one), (t, one))
     return np.concatenate([np.stack(side, axis=1) for side in sides])
 
 
 def waves(p: Array) -> Array:
-    """Return `sin πx sin πy + 4 sin 4πx sin 4πy`."""
+    """Evaluate `sin πx sin πy + 4 sin 4πx sin 4πy`."""
     return _wave(1, p) + 4 * _wave(4, p)
 
 
@@ -122,14 +122,15 @@ def _wave(k: int, p: Array) -> Array:
 
 
 def cubic_source(p: Array) -> Array:
-    """Return `−Δu + u³` of the waves."""
+    """Evaluate `−Δu + u³` for `u = waves`."""
     return 2 * jnp.pi**2 * (_wave(1, p) + 64 * _wave(4, p)) + waves(p) ** 3
 
 
 def burgers(p: Array, nodes: int = 100) -> Array:
-    """Return the solution of `u_t + u u_x = ν u_xx`, `u(0, x) = −sin πx`, by the transformation of Cole and Hopf.
+    """Evaluate the solution of `u_t + u u_x = ν u_xx`, `u(0, x) = −sin πx`, by the Cole–Hopf transformation.
 
-    `u = −2ν φ_x/φ`, where φ solves the heat equation: two Gaussian integrals, by Gauss–Hermite quadrature.
+    `u = −2ν φ_x/φ`, where φ solves the heat equation. Both are Gaussian integrals, computed by Gauss–Hermite
+    quadrature.
     """
     z, weights = np.polynomial.hermite.hermgauss(nodes)
     y = p[1] - 2 * jnp.sqrt(VISCOSITY * p[0]) * z
@@ -138,11 +139,11 @@ def burgers(p: Array, nodes: int = 100) -> Array:
 
 
 def eikonal(p: Array, nodes: int = 200) -> Array:
-    """Return the solution of `|∇u|² = 1 + ε Δu` on the unit square with `u = 0` around it.
+    """Evaluate the solution of `|∇u|² = 1 + ε Δu` on the unit square with `u = 0` on the boundary.
 
-    `w = exp(−u/ε)` solves the linear equation `ε²Δw = w` with `w = 1` around the square. So
-    `w = ∫ e^{−s} (1 − S(x, s) S(y, s)) ds`, where S solves `S_s = ε² S_xx` from one, with zero ends: a sum of error
-    functions. With `s = e^z` the trapezoidal rule converges exponentially.
+    `w = exp(−u/ε)` solves the linear equation `ε²Δw = w` with `w = 1` on the boundary. Therefore
+    `w = ∫ e^{−s} (1 − S(x, s) S(y, s)) ds`, where S, a sum of error functions, solves `S_s = ε² S_xx` with S = 1 at
+    s = 0 and S = 0 at both ends. With `s = e^z` the trapezoidal rule converges exponentially.
     """
     z = np.linspace(-37.0, 4.0, nodes)
     s = np.exp(z)
@@ -152,14 +153,17 @@ def eikonal(p: Array, nodes: int = 200) -> Array:
 
 
 def _survival(x: Array, widths: Float[np.ndarray, " n"], images: int = 8) -> Array:
-    """Return the solution of the heat equation on (0, 1), from one, with zero ends, when the heat has spread so far."""
+    """Evaluate the heat equation on (0, 1) with initial value one and zero ends, by the method of images.
+
+    `widths` are the diffusion lengths 2√(Dt).
+    """
     k = np.arange(1, images + 1)[:, None]
     erfc = jax.scipy.special.erfc
     return 1 - jnp.sum((-1.0) ** (k + 1) * (erfc((k - x) / widths) + erfc((k - 1 + x) / widths)), axis=0)
 
 
 def allen_cahn(p: Array, modes: int = 128, times: int = 48) -> Array:
-    """Return the solution of `u_t = D u_xx + r (u − u³)`, `u(0, x) = −sin πx`, by series in x and in t."""
+    """Evaluate the solution of `u_t = D u_xx + r (u − u³)`, `u(0, x) = −sin πx`, by series in x and t."""
     table = jnp.asarray(allen_cahn_coefficients(modes, times))
     angle = jnp.arccos(jnp.clip(2 * p[0] - 1, -1, 1))
     return jnp.cos(jnp.arange(times) * angle) @ table @ jnp.sin(jnp.pi * (2 * jnp.arange(modes) + 1) * p[1])
@@ -169,8 +173,8 @@ def allen_cahn(p: Array, modes: int = 128, times: int = 48) -> Array:
 def allen_cahn_coefficients(modes: int, times: int) -> Float[np.ndarray, "times modes"]:
     """Return the coefficients of `T_j(2t − 1) sin (2n+1)πx`.
 
-    A Galerkin method in x, in which the cube is taken without aliasing; Runge–Kutta of order 8 from one Chebyshev
-    node in time to the next.
+    A Galerkin method in x, with enough points to compute the cube without aliasing. Runge–Kutta of order 8 integrates
+    from each Chebyshev node in time to the next.
     """
     n, points = 2 * np.arange(modes) + 1, 2 * modes
     sines = np.sin(np.pi * np.outer((np.arange(points) + 0.5) / (2 * points), n))
@@ -189,31 +193,31 @@ def allen_cahn_coefficients(modes: int, times: int) -> Float[np.ndarray, "times 
     return table
 
 
-def _nothing(p: Array) -> Array:
+def _zero(p: Array) -> Array:
     return jnp.zeros(())
 
 
-def _sine_at_the_start(p: Array) -> Array:
+def _sine_at_t_0(p: Array) -> Array:
     return jnp.where(p[0] == 0, -jnp.sin(jnp.pi * p[1]), 0.0)
 
 
-def _problems() -> tuple[Problem, ...]:
+def _problems() -> tuple[NonlinearProblem, ...]:
     along, up = ps.partials(SQUARE)
     dt, dx = ps.partials(STRIP)
     laplacian = ps.laplacian(SQUARE)
     return (
-        Problem(
+        NonlinearProblem(
             name="elliptic",
-            title="Elliptic, with a cubic",
+            title="Elliptic with a cubic term",
             equation="−Δu + u³ = g on the square (0, 1)²",
-            conditions="u = 0 around it",
-            reference="exact: u = sin πx sin πy + 4 sin 4πx sin 4πy gives g",
+            conditions="u = 0 on the boundary",
+            reference="exact, with g computed from u = sin πx sin πy + 4 sin 4πx sin 4πy",
             region=SQUARE,
             operator=ps.Nonlinear(lambda p, u, lap: -lap + u**3, of=(ps.identity, laplacian), name="−Δu + u³"),
             source=cubic_source,
             truth=waves,
             boundary=around,
-            condition=_nothing,
+            condition=_zero,
             size=(900, 31),
             noise=(2.2e-5, 1e-7),
             aspect=1.0,
@@ -222,12 +226,12 @@ def _problems() -> tuple[Problem, ...]:
             limit=2e-7,
             known=1.1e-7,
         ),
-        Problem(
+        NonlinearProblem(
             name="burgers",
             title="Burgers",
             equation=f"u_t + u u_x = {VISCOSITY} u_xx for 0 < t < 1, −1 < x < 1",
             conditions="u(0, x) = −sin πx, u(t, ±1) = 0",
-            reference="the transformation of Cole and Hopf, two integrals by Gauss–Hermite quadrature",
+            reference="the Cole–Hopf transformation, two integrals by Gauss–Hermite quadrature",
             region=STRIP,
             operator=ps.Nonlinear(
                 lambda p, u, u_t, u_x, u_xx: u_t + u * u_x - VISCOSITY * u_xx,
@@ -237,7 +241,7 @@ def _problems() -> tuple[Problem, ...]:
             source=0.0,
             truth=burgers,
             boundary=from_the_start,
-            condition=_sine_at_the_start,
+            condition=_sine_at_t_0,
             size=(1000, 66),
             noise=(0.1, 1e-3),
             aspect=6.0,
@@ -246,12 +250,12 @@ def _problems() -> tuple[Problem, ...]:
             limit=7e-3,
             known=6.4e-3,
         ),
-        Problem(
+        NonlinearProblem(
             name="eikonal",
             title="Eikonal, regularised",
             equation=f"|∇u|² = 1 + {EPSILON} Δu on the square (0, 1)²",
-            conditions="u = 0 around it",
-            reference="exp(−u/ε) solves a linear equation: one integral of error functions",
+            conditions="u = 0 on the boundary",
+            reference="exp(−u/ε) solves a linear equation and is an integral of error functions",
             region=SQUARE,
             operator=ps.Nonlinear(
                 lambda p, u_x, u_y, lap: u_x**2 + u_y**2 - EPSILON * lap,
@@ -261,7 +265,7 @@ def _problems() -> tuple[Problem, ...]:
             source=1.0,
             truth=eikonal,
             boundary=around,
-            condition=_nothing,
+            condition=_zero,
             size=(1000, 50),
             noise=(1e-2, 1e-4),
             aspect=1.0,
@@ -270,7 +274,7 @@ def _problems() -> tuple[Problem, ...]:
             limit=1.5e-3,
             known=3.5e-4,
         ),
-        Problem(
+        NonlinearProblem(
             name="allen_cahn",
             title="Allen–Cahn",
             equation=f"u_t = {DIFFUSIVITY} u_xx + {RATE:g} (u − u³) for 0 < t < 1, −1 < x < 1",
@@ -285,7 +289,7 @@ def _problems() -> tuple[Problem, ...]:
             source=0.0,
             truth=allen_cahn,
             boundary=from_the_start,
-            condition=_sine_at_the_start,
+            condition=_sine_at_t_0,
             size=(1000, 66),
             noise=(3e-3, 3e-5),
             aspect=4.0,

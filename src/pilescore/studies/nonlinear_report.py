@@ -1,4 +1,4 @@
-"""What the study of nonlinear equations shows and says, from its dataset and its summary alone."""
+"""The report of the study of nonlinear equations, made from its dataset and its summary."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pilescore.charts import Curve, Figure, Lines, Mark, Picture, Report, Section, TextTable, digits
+from ..reports import Curve, Figure, Lines, Mark, Picture, Report, Section, TextTable, digits
+from .report_parts import checks_section, details, percent
 
-from .words import checks_table, details, percent
-
-SEEN = {
-    "elliptic": "The error is largest where the points leave a gap, at the corners above all, and the deviation says "
-    "where. Both are near the end of what the arithmetic can tell.",
-    "burgers": "The wave steepens into a layer at x = 0. The error is largest there, and before that along the paths "
-    "on which the wave travels to it.",
-    "eikonal": "A roof whose ridges are rounded by the second derivatives. The error is largest at the corners, where "
-    "the second derivatives of the solution jump, which the deviation cannot know: it is made of the kernel and the "
-    "points.",
+CAPTIONS = {
+    "elliptic": "The error is largest where the points leave gaps, above all at the corners, and the deviation shows "
+    "where. Both are close to the rounding error.",
+    "burgers": "The wave steepens into a layer at x = 0. The error is largest there and along the paths on which the "
+    "wave travels to the layer.",
+    "eikonal": "The solution is a roof whose ridges are rounded by the second derivatives. The error is largest at the "
+    "corners, where the second derivatives of the solution jump. The deviation does not show this, because it depends "
+    "on the kernel and the points only.",
     "allen_cahn": "The sine grows into two plateaus with a sharp layer between them. Deviation and error are largest "
-    "in the layer, and at the last times, after which nothing is imposed.",
+    "in the layer and at the last times, because nothing is imposed after them.",
 }
 
 
@@ -29,26 +28,25 @@ def report(results: xr.Dataset, summary: Mapping[str, Any]) -> Report:
     """Return the report of the study of nonlinear equations."""
     problems = summary["problems"]
     worst = max(of["largest_regret"] for of in problems.values())
-    fooled = max(of["residual_regret"] for of in problems.values())
-    verdicts = [(f"{digits(worst)}×", "error with PILE's bandwidth over the least possible, the worst of all")]
-    verdicts += [(f"{digits(fooled)}×", "the same for the bandwidth with the least training residual")]
-    for of in list(problems.values())[:3]:  # those that others have solved
-        others = "" if of["known"] is None else f" (others: {digits(of['known'])})"
-        verdicts.append((digits(of["median_error"]), f"{of['title']}: error, the median of all sets{others}"))
+    residual = max(of["residual_regret"] for of in problems.values())
+    verdicts = [(f"{digits(worst)}×", "error with PILE's bandwidth, relative to the least error (worst case)")]
+    verdicts += [(f"{digits(residual)}×", "the same for the bandwidth with the least training residual")]
+    for of in list(problems.values())[:3]:  # these have published errors
+        published = "" if of["known"] is None else f" (published: {digits(of['known'])})"
+        verdicts.append((digits(of["median_error"]), f"{of['title']}: median error over sets of points{published}"))
     return Report(
-        title="Nonlinear equations: solved, and the kernel chosen by PILE",
+        title="Nonlinear equations, solved with kernels chosen by PILE",
         lead=(
-            "Four nonlinear differential equations with their boundary and initial conditions, and not one "
-            "measurement. Each is solved by a Gaussian process: Gauss–Newton finds the most likely function, and "
-            "PILE of the model that is linearised there says how good the kernel is. The solutions are known, so that "
-            "the choice can be checked."
+            "Four nonlinear differential equations with boundary and initial conditions are solved by a Gaussian "
+            "process, without any measurement. Gauss–Newton finds the most likely function, and PILE of the model "
+            "linearised there measures how good the kernel is. The solutions are known, so the choice can be checked."
         ),
         verdicts=tuple(verdicts),
         sections=(
             _overview(problems, summary["settings"]),
             *(_problem(results, name, of, summary["settings"]) for name, of in problems.items()),
             _solver(results, problems),
-            checks_table(summary),
+            checks_section(summary),
         ),
         details=details(summary),
     )
@@ -59,26 +57,26 @@ def _overview(problems: Mapping[str, Any], settings: Mapping[str, Any]) -> Secti
     for of in problems.values():
         cells = (of["median_error"], of["largest_error"], of["known"], of["largest_regret"], of["residual_regret"])
         low, high = (digits(value) for value in of["correlation"])
-        rows.append((of["title"], *map(digits, cells), low if low == high else f"{low} to {high}"))
-    header = ("problem", "error, median set", "worst set", "others", "regret, worst set", "by residual", "correlation")
+        rows.append((of["title"], *cells, low if low == high else f"{low} to {high}"))
+    header = ("problem", "median error", "largest", "published", "regret of PILE", "of the residual", "correlation")
     return Section(
-        "What was done",
+        "Method",
         (
             "An equation A(u) = g is imposed at random points, and its conditions at evenly spaced points of the "
-            "boundary, each with a small noise. The most likely u is found by Gauss–Newton: linearise the equation, "
-            "condition the process on what is now linear, go on from there. At the end the linearised model is an "
-            "ordinary one, with a posterior and a PILE. That is done for every bandwidth on a grid and for "
-            f"{_sets(settings)} of random points; PILE with its scale profiled chooses one bandwidth for each set.",
-            "An error is the root of the mean of (û − u)² over the region, which on the unit square is the L² norm. "
-            "The regret is the error with the chosen bandwidth over the least error on the grid. For contrast, the "
-            "bandwidth with the least mean squared residual at the points themselves: nothing but its own training "
-            "tells it how good it is. The correlation is that of the ranks of PILE and of the error along the grid.",
+            "boundary, each with small noise. Gauss–Newton finds the most likely u: it linearises the equation, "
+            "conditions the process on the linear equation, and repeats from the new u. The last linearised model is "
+            "an ordinary model with a posterior and a PILE. This is done for every bandwidth on a grid and for "
+            f"{sets_text(settings['seeds'])} of random points. Profiled PILE chooses one bandwidth for each set.",
+            "The error is the root mean square of û − u over the region. On the unit square it is the L² norm. The "
+            "regret is the error with the chosen bandwidth divided by the least error on the grid. For comparison, a "
+            "second rule chooses the bandwidth with the least mean squared residual at the training points. The "
+            "correlation is the rank correlation of PILE and the error over the grid.",
         ),
         (),
         (
             TextTable(
-                "All problems. Others: a published solver with as many points and a kernel that was tuned by hand. "
-                "Regrets are the worst of all sets of points, correlations the least and the largest.",
+                "All problems. The published errors are from a solver with as many points and a kernel tuned by hand. "
+                "Regrets are the largest over sets of points, and correlations the smallest and largest.",
                 header,
                 tuple(rows),
             ),
@@ -86,9 +84,9 @@ def _overview(problems: Mapping[str, Any], settings: Mapping[str, Any]) -> Secti
     )
 
 
-def _sets(settings: Mapping[str, Any]) -> str:
-    count = settings["seeds"]
-    return "one set" if count == 1 else f"{count} sets"
+def sets_text(count: int) -> str:
+    """Return a number of sets as text, such as "5 sets"."""
+    return "1 set" if count == 1 else f"{count} sets"
 
 
 def _problem(results: xr.Dataset, name: str, of: Mapping[str, Any], settings: Mapping[str, Any]) -> Section:
@@ -102,11 +100,11 @@ def _problem(results: xr.Dataset, name: str, of: Mapping[str, Any], settings: Ma
     return Section(
         of["title"],
         (
-            f"{of['equation']}; {of['conditions']}. {inside} points inside, {around} on the boundary. {kernel} "
-            f"The equation holds with a deviation of {digits(of['noise'][0])} and the conditions with one of "
-            f"{digits(of['noise'][1])}, both times √η. The solution is known: {of['reference']}.",
+            f"{of['equation']}; {of['conditions']}. There are {inside} points inside and {around} on the boundary. "
+            f"{kernel} The noise has the deviation {digits(of['noise'][0])} for the equation and "
+            f"{digits(of['noise'][1])} for the conditions, both times √η. Reference solution: {of['reference']}.",
             f"For the first set PILE chooses the length {digits(chosen['length'])}, with the error "
-            f"{digits(chosen['error'])} (relative {digits(chosen['relative'])}); the least on the grid is "
+            f"{digits(chosen['error'])} (relative error {digits(chosen['relative'])}). The least error on the grid is "
             f"{digits(first['least']['error'])}. The training residual chooses {digits(residual['length'])}, with the "
             f"error {digits(residual['error'])}.{_failures(of)}",
         ),
@@ -119,8 +117,8 @@ def _failures(of: Mapping[str, Any]) -> str:
     count = of["failed"]
     if not count:
         return ""
-    where = "One model" if count == 1 else f"{count} models"
-    return f" {where} of the sweep could not be solved or factored; why is in results.nc."
+    models = "One model" if count == 1 else f"{count} models"
+    return f" {models} of the sweep could not be solved or factored. The reasons are in results.nc."
 
 
 def _sweep(results: xr.Dataset, name: str, of: Mapping[str, Any], settings: Mapping[str, Any]) -> Figure:
@@ -153,8 +151,8 @@ def _sweep(results: xr.Dataset, name: str, of: Mapping[str, Any], settings: Mapp
         ),
         Lines(
             title="All sets of points",
-            x_label="error over the least of its set",
-            y_label="PILE over the least of its set",
+            x_label="error / least error of the set",
+            y_label="PILE − least PILE of the set",
             curves=tuple(
                 Curve(
                     f"set {seed + 1}",
@@ -170,9 +168,8 @@ def _sweep(results: xr.Dataset, name: str, of: Mapping[str, Any], settings: Mapp
         ),
     ]
     caption = (
-        "Left: PILE (right axis) falls and rises with the true error, which it does not know. Right: every model of "
-        "every set of points, by its error and by its PILE, both compared with the least of its set; those that PILE "
-        "chooses lie on the bottom."
+        "Left: PILE (right axis) falls and rises with the true error, without knowing it. Right: the error and PILE of "
+        "every model, both relative to the least of its set of points. The models that PILE chooses are at the bottom."
     )
     return Figure(f"{name}_sweep", f"{of['title']}: PILE and the error", caption, tuple(panels))
 
@@ -183,14 +180,14 @@ def _solution(results: xr.Dataset, name: str, of: Mapping[str, Any]) -> Figure:
     truth = results[f"{name}_truth"]
     limits = (float(truth.min()), float(truth.max()))
     panels = (
-        _picture("the solution that was found", results[f"{name}_mean"], labels, "û", limits),
-        _picture("the known solution", truth, labels, "u", limits),
+        _picture("computed solution", results[f"{name}_mean"], labels, "û", limits),
+        _picture("reference solution", truth, labels, "u", limits),
         _picture("posterior deviation", results[f"{name}_deviation"], labels, "deviation"),
         _picture("error", results[f"{name}_miss"], labels, "|û − u|"),
     )
     caption = (
-        f"{SEEN[name]} The largest error here is {digits(solve['largest_miss'])}, the largest deviation "
-        f"{digits(solve['largest_deviation'])}; on {percent(solve['within'])} of the region the error is within two "
+        f"{CAPTIONS[name]} The largest error here is {digits(solve['largest_miss'])}, and the largest deviation "
+        f"{digits(solve['largest_deviation'])}. On {percent(solve['within'])} of the region the error is within two "
         "deviations."
     )
     return Figure(f"{name}_solution", f"{of['title']}: the solution (first set of points)", caption, panels)
@@ -209,9 +206,9 @@ def _choices(of: Mapping[str, Any]) -> TextTable:
         chosen, least, residual = row["PILE"], row["least"], row["training residual"]
         cells = (chosen["length"], chosen["error"], least["length"], least["error"], chosen["regret"])
         rest = (residual["length"], residual["error"], residual["regret"], row["correlation"])
-        rows.append((str(number), *map(digits, (*cells, *rest))))
+        rows.append((number, *cells, *rest))
     header = ("set", "PILE: length", "error", "best: length", "error", "regret", "residual: length", "error", "regret")
-    caption = "What PILE and the training residual choose for each set of points, and the best of the grid."
+    caption = "The choices of PILE and of the training residual, and the best of the grid, for each set of points."
     return TextTable(caption, (*header, "correlation"), tuple(rows))
 
 
@@ -223,28 +220,28 @@ def _solver(results: xr.Dataset, problems: Mapping[str, Any]) -> Section:
             Curve(of["title"], np.arange(1, len(decrement) + 1), decrement, colour=number, style="line and dots")
         )
         cells = (solve["pile"], solve["gap"], solve["second_order"], solve["eta"])
-        rows.append((of["title"], solve["status"], str(solve["factorisations"]), *map(digits, cells)))
+        rows.append((of["title"], solve["status"], solve["factorisations"], *cells))
     return Section(
-        "How they were solved",
+        "The solver",
         (
-            "With the chosen kernel, from the function that is zero. The noise is first ten thousand times larger in "
-            "its variance, then a hundred times, then as it is. What a step promises to gain is half the squared "
-            "Newton decrement: when that is next to nothing, the function is the most likely one. Where the noise is "
-            "near the limits of the arithmetic, it cannot fall further than rounding lets it, and the solve ends as "
-            "stagnated.",
-            "PILE has two forms, by Laplace's approximation and by the linearised model. At the most likely function "
-            "they are one: their gap shows how far from it the solve ended. The second-order term is what PILE would "
-            "gain by the exact Hessian in place of that of Gauss–Newton.",
+            "The solver starts from the zero function, with the chosen kernel. The noise variance is first 10,000 "
+            "times larger, then 100 times larger, then as specified. Half the squared Newton decrement is the "
+            "predicted gain of a step: when it is close to zero, the function is the most likely one. If the noise is "
+            "close to the "
+            'rounding error, the decrement cannot fall below the rounding error, and the status is "stagnated".',
+            "PILE can be computed by Laplace's approximation or from the linearised model. The two agree at the most "
+            "likely function, so their gap shows how far from it the solver stopped. The second-order term is the "
+            "change of PILE with the exact Hessian instead of the Gauss–Newton Hessian.",
         ),
         (
             Figure(
                 "decrements",
                 "Squared Newton decrements",
-                "By linearisation, each of which costs one factorisation. A rise is where the noise gets smaller, and "
-                "the solution of the level before is no longer the most likely one.",
+                "Each linearisation costs one factorisation. The decrement rises where the noise is reduced, because "
+                "the solution for the larger noise is no longer the most likely one.",
                 (
                     Lines(
-                        title="From zero to the solution, first set of points",
+                        title="From the zero function to the solution, first set of points",
                         x_label="linearisation",
                         y_label="squared decrement",
                         curves=tuple(curves),
@@ -256,7 +253,8 @@ def _solver(results: xr.Dataset, problems: Mapping[str, Any]) -> Section:
         ),
         (
             TextTable(
-                "The solve with the chosen kernel, first set of points; PILE is profiled, η the scale it finds.",
+                "Results of the solver with the chosen kernel, first set of points. PILE is profiled, and η is its "
+                "scale.",
                 ("problem", "status", "factorisations", "PILE", "gap", "second order", "η"),
                 tuple(rows),
             ),

@@ -1,6 +1,6 @@
-"""Physics-informed networks: which number knows, after training and before, which one is right.
+"""The study of physics-informed networks: find the score that ranks networks by their error.
 
-Run it with `pilescore study pinn`; it needs the extra `pilescore[pinn]`.
+Run it with `pilescore study pinn`. It needs the extra `pilescore[pinn]`.
 """
 
 from __future__ import annotations
@@ -17,24 +17,28 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
+from scipy.stats import rankdata
 
 import pilescore as ps
 
 from .pinn_networks import Architecture, Training, evaluated, grid, model, network, relative_error, train, unflat
-from .pinn_ranks import difference, rank_correlation
 from .pinn_report import report
-from .study import Study, Workbench, check, seeds
+from .runner import Study, StudyRun, check, seeds_text
 
 SCORES = ("laplace", "linearised", "tangent", "last_layer", "training_points", "misfit", "training_loss")
 Form = Literal["laplace", "linearised", "tangent"]
 BEFORE: tuple[Form, ...] = ("tangent", "linearised", "laplace")
-"""Forms that are computed before training."""
-SOUND, ENOUGH = 0.8, 20
-"""The rank correlation that is expected of the laplace form, and of how many networks at least."""
-EXPECTED = (10.0, 20.0)
+"""Forms of PILE that are computed before training."""
+EXPECTED_CORRELATION = 0.8
+"""The expected rank correlation of the laplace form with the true error."""
+EXPECTED_AT = (10.0, 20.0)
 """The speeds at which it is expected."""
-BUDGET = (1.0, 0.7)
-"""The weight of the conditions and the part of the steps with a growing speed, with which architectures are trained."""
+MIN_NETWORKS = 20
+"""The smallest number of networks for which it is checked."""
+ARCHITECTURE_WEIGHT, ARCHITECTURE_RAMP = 1.0, 0.7
+"""The weight of the conditions and the ramp (see `PinnSettings`) with which architectures are trained."""
+LEVEL = 0.95
+"""The level of the bootstrap intervals."""
 
 ARCHITECTURES = (
     Architecture(20),
@@ -55,32 +59,32 @@ ARCHITECTURES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """All that the results depend on."""
+class PinnSettings:
+    """Everything that determines the results."""
 
     seeds: int = 2
-    """Networks with the same settings, at each speed."""
+    """The number of networks with equal settings, at each speed."""
     betas: tuple[float, ...] = (10.0, 20.0, 30.0)
     widths: tuple[int, ...] = (20, 32)
     weights: tuple[float, ...] = (1.0, 10.0, 100.0)
-    """Of the conditions in the loss, where the equation has one."""
+    """Weights of the conditions in the loss. The weight of the equation is one."""
     ramps: tuple[float, ...] = (0.0, 0.7)
-    """The part of the steps in which the speed grows to β."""
+    """Fractions of the steps during which the speed grows from zero to β."""
     inside: int = 600
-    """Points at which the equation is imposed."""
+    """The number of points of the equation."""
     side: int = 64
-    """Points for each of the conditions."""
+    """The number of points of each condition."""
     steps: int = 8000
     architecture_beta: float = 20.0
     architecture_seeds: int = 3
     every: int = 1
-    """Which of the architectures are trained: every one, every second one, …"""
+    """Only every n-th architecture is trained."""
     resamples: int = 5000
-    """Of the bootstrap."""
+    """The number of bootstrap resamples."""
 
     @classmethod
-    def quick(cls, seeds: int = 2) -> Settings:
-        """Return settings for a first look: one speed, one width, few architectures, fewer steps and points."""
+    def quick(cls, seeds: int = 2) -> PinnSettings:
+        """Return settings for a quick run, with one speed and width, and fewer architectures, steps and points."""
         return cls(
             seeds=seeds,
             betas=(10.0,),
@@ -95,7 +99,7 @@ class Settings:
 
     @property
     def networks(self) -> list[dict[str, Any]]:
-        """The settings of each network that is trained at one speed."""
+        """The settings of all networks at one speed."""
         names = ("width", "weight", "ramp", "seed")
         return [
             dict(zip(names, values, strict=True))
@@ -104,80 +108,80 @@ class Settings:
 
 
 def plain(width: int) -> Architecture:
-    """Return the architecture of the networks that are trained at every speed."""
+    """Return the architecture of the networks that are trained at every speed, for a width."""
     return Architecture(width)
 
 
 def check_installed() -> None:
-    """Say how to install what trains the networks, where it is missing."""
+    """Raise an `InputError` if optax is not installed."""
     if importlib.util.find_spec("optax") is None:
-        raise ps.InputError("the study pinn trains networks, for which optax is needed: pip install 'pilescore[pinn]'")
+        raise ps.errors.InputError("the study pinn needs optax to train networks: pip install 'pilescore[pinn]'")
 
 
-def compute(settings: Settings, bench: Workbench) -> tuple[xr.Dataset, dict[str, Any]]:
-    """Train networks at every speed and score them; then score architectures before training, and train them."""
+def compute(settings: PinnSettings, run: StudyRun) -> tuple[xr.Dataset, dict[str, Any]]:
+    """Train and score networks at every speed. Then score architectures before training, and train them."""
     check_installed()
     count, total = len(settings.networks), 2 * len(settings.betas) + 2
     tables = []
     for number, beta in enumerate(settings.betas):
-        tables.append(_at_speed(settings, beta, count, (2 * number + 1, total), bench))
+        tables.append(_at_speed(settings, beta, count, (2 * number + 1, total), run))
     results = xr.concat(tables, dim=xr.DataArray(list(settings.betas), dims="beta", name="beta"))
-    pictures = [bench.folder.part(f"pictures-{beta:g}", functools.partial(_pictures, settings, beta, table, bench))
+    pictures = [run.folder.part(f"pictures-{beta:g}", functools.partial(_pictures, settings, beta, table, run))
                 for beta, table in zip(settings.betas, tables, strict=True)]  # fmt: skip
     drawn = xr.concat(pictures, dim=results["beta"])
     architectures = ARCHITECTURES[:: settings.every]
-    before = _architectures(settings, architectures, total, bench)
-    speeds = {f"{beta:g}": _judged(table, settings) for beta, table in zip(settings.betas, tables, strict=True)}
+    before = _architectures(settings, architectures, total, run)
+    speeds = {f"{beta:g}": _rankings(table, settings) for beta, table in zip(settings.betas, tables, strict=True)}
     numbers: dict[str, Any] = {
         "speeds": speeds,
         "networks": count,
         "points": [settings.inside, settings.side, settings.side],
-        "architectures": _judged_architectures(before, settings),
+        "architectures": _architecture_rankings(before, settings),
         "optax": importlib.metadata.version("optax"),
     }
     return xr.merge([results, drawn, before]), numbers | {"checks": _checks(numbers)}
 
 
-def _at_speed(settings: Settings, beta: float, count: int, place: tuple[int, int], bench: Workbench) -> xr.Dataset:
-    """Return scores and errors of all networks at one speed."""
-    bench.say(f"[{place[0]}/{place[1]}] β = {beta:g}: {count} networks are trained, {settings.steps} steps each")
-    trained = [_trained(settings, beta, width, bench) for width in settings.widths]
-    bench.say(f"[{place[0] + 1}/{place[1]}] β = {beta:g}: {count} networks are scored")
+def _at_speed(settings: PinnSettings, beta: float, count: int, step: tuple[int, int], run: StudyRun) -> xr.Dataset:
+    """Return the scores and errors of all networks at one speed."""
+    run.say(f"[{step[0]}/{step[1]}] β = {beta:g}: training {count} networks, {settings.steps} steps each")
+    trained = [_trained(settings, beta, width, run) for width in settings.widths]
+    run.say(f"[{step[0] + 1}/{step[1]}] β = {beta:g}: scoring {count} networks")
     tables = [
-        bench.folder.part(f"scores-{beta:g}-{width}", functools.partial(_scored, settings, beta, plain(width), found))
-        for width, found in zip(settings.widths, trained, strict=True)
+        run.folder.part(f"scores-{beta:g}-{width}", functools.partial(_scored, settings, beta, plain(width), part))
+        for width, part in zip(settings.widths, trained, strict=True)
     ]
     columns = {name: ("network", [each[name] for each in settings.networks]) for name in settings.networks[0]}
     return xr.concat(tables, dim="network").assign(columns)
 
 
-def _trained(settings: Settings, beta: float, width: int, bench: Workbench) -> xr.Dataset:
-    mine = [each for each in settings.networks if each["width"] == width]
-    weights, ramps, starts = ([each[name] for each in mine] for name in ("weight", "ramp", "seed"))
-    return _kept(bench, f"trained-{beta:g}-{width}", settings, plain(width), beta, weights, ramps, starts)
+def _trained(settings: PinnSettings, beta: float, width: int, run: StudyRun) -> xr.Dataset:
+    networks = [each for each in settings.networks if each["width"] == width]
+    weights, ramps, starts = ([each[name] for each in networks] for name in ("weight", "ramp", "seed"))
+    return _parameters(run, f"trained-{beta:g}-{width}", settings, plain(width), beta, weights, ramps, starts)
 
 
-def _kept(
-    bench: Workbench,
+def _parameters(
+    run: StudyRun,
     name: str,
-    settings: Settings,
+    settings: PinnSettings,
     architecture: Architecture,
     beta: float,
     weights: Sequence[float],
     ramps: Sequence[float],
     starts: Sequence[int],
 ) -> xr.Dataset:
-    """Return the parameters of trained networks, as they are on disk or else trained now."""
+    """Return the parameters of trained networks: read from disk, or trained now."""
 
     def compute() -> xr.Dataset:
         of = model(beta, settings.inside, settings.side)
         rows, history = train(architecture, of, beta, weights, ramps, starts, Training(settings.steps))
         return xr.Dataset({"parameters": (("network", "parameter"), rows), "history": (("network", "chunk"), history)})
 
-    return bench.folder.part(name, compute)
+    return run.folder.part(name, compute)
 
 
-def _scored(settings: Settings, beta: float, architecture: Architecture, trained: xr.Dataset) -> xr.Dataset:
+def _scored(settings: PinnSettings, beta: float, architecture: Architecture, trained: xr.Dataset) -> xr.Dataset:
     of = model(beta, settings.inside, settings.side)
     rows = [
         {"error": relative_error(architecture, row, beta)} | scores(architecture, row, of)
@@ -192,7 +196,7 @@ def scores(architecture: Architecture, row: Float[np.ndarray, " P"], of: ps.Mode
     """Return every score of one network."""
     score = functools.partial(ps.network_pile, network(architecture), unflat(architecture, row), of, progress=False)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ps.TrainingPointsWarning)  # what comes of training points is shown
+        warnings.simplefilter("ignore", ps.errors.TrainingPointsWarning)  # the report compares both kinds of points
         fresh, last, training = score(), score(parameters="last layer"), score(points="training")
     forms: dict[str, float] = {form: fresh.at(form=form).value for form in BEFORE}
     return {
@@ -204,38 +208,38 @@ def scores(architecture: Architecture, row: Float[np.ndarray, " P"], of: ps.Mode
     }
 
 
-def _judged(table: xr.Dataset, settings: Settings) -> dict[str, Any]:
-    """Return how well each score ranks the networks at one speed, and the error of the one it would choose."""
+def _rankings(table: xr.Dataset, settings: PinnSettings) -> dict[str, Any]:
+    """Return for each score its rank correlation with the error at one speed, and the error of its best network."""
     error = table["error"].values
     good = np.isfinite(error) & np.all([np.isfinite(table[name].values) for name in SCORES], axis=0)
     error = error[good]
-    judged: dict[str, Any] = {}
+    rankings: dict[str, Any] = {}
     for name in SCORES:
-        mine = table[name].values[good]
-        judged[name] = rank_correlation(mine, error, settings.resamples)
-        judged[name] |= {"chosen_error": float(error[np.argmin(mine)])}
+        score = table[name].values[good]
+        rankings[name] = rank_correlation(score, error, settings.resamples)
+        rankings[name] |= {"chosen_error": float(error[np.argmin(score)])}
         if name != "laplace":
-            judged[name]["behind"] = difference(table["laplace"].values[good], mine, error, settings.resamples)
+            rankings[name]["behind"] = difference(table["laplace"].values[good], score, error, settings.resamples)
     spread = {"least": error.min(), "median": np.median(error), "largest": error.max()}
     return {
-        "scores": judged,
+        "scores": rankings,
         "networks": int(good.sum()),
         "failed": int((~good).sum()),
         "errors": {name: float(value) for name, value in spread.items()},
     }
 
 
-def _pictures(settings: Settings, beta: float, table: xr.Dataset, bench: Workbench) -> xr.Dataset:
-    """Return the solution, and the networks with the least PILE, the least training loss and the least error."""
+def _pictures(settings: PinnSettings, beta: float, table: xr.Dataset, run: StudyRun) -> xr.Dataset:
+    """Return the solution and the networks with the least PILE, the least training loss and the least error."""
     points, truth = grid(beta)
     shape = (len(np.unique(points[:, 0])), len(np.unique(points[:, 1])))
     shown = (slice(None, None, 2), slice(None, None, 2))
     fields = {"solution": truth}
     for name, column in (("by_laplace", "laplace"), ("by_training_loss", "training_loss"), ("by_error", "error")):
-        place = int(np.nanargmin(table[column].values))
-        width = int(table["width"][place])
-        number = place - int(np.argmax(table["width"].values == width))
-        row = _trained(settings, beta, width, bench)["parameters"].values[number]
+        best = int(np.nanargmin(table[column].values))
+        width = int(table["width"][best])
+        number = best - int(np.argmax(table["width"].values == width))  # networks are stored by width
+        row = _trained(settings, beta, width, run)["parameters"].values[number]
         fields[name] = evaluated(plain(width), row, points)
     return xr.Dataset(
         {name: (("t", "x"), field.reshape(shape)[shown]) for name, field in fields.items()},
@@ -244,65 +248,69 @@ def _pictures(settings: Settings, beta: float, table: xr.Dataset, bench: Workben
 
 
 def _architectures(
-    settings: Settings, architectures: Sequence[Architecture], total: int, bench: Workbench
+    settings: PinnSettings, architectures: Sequence[Architecture], total: int, run: StudyRun
 ) -> xr.Dataset:
-    """Return evidence before training and errors after it, by architecture and seed."""
+    """Return the scores before training and the errors after it, for each architecture and seed."""
     beta, count = settings.architecture_beta, settings.architecture_seeds
-    bench.say(f"[{total - 1}/{total}] {len(architectures)} architectures, {seeds(count)}: scored before training")
+    run.say(f"[{total - 1}/{total}] {len(architectures)} architectures, {seeds_text(count)}: scoring before training")
     before = [
-        bench.folder.part(f"before-{number}", functools.partial(_before, settings, architecture))
+        run.folder.part(f"before-{number}", functools.partial(_before, settings, architecture))
         for number, architecture in enumerate(architectures)
     ]
-    what = f"{len(architectures)} architectures, {seeds(count)}: trained at β = {beta:g}, {settings.steps} steps each"
-    bench.say(f"[{total}/{total}] {what}, and scored")
+    what = f"{len(architectures)} architectures, {seeds_text(count)}: training at β = {beta:g}, {settings.steps} steps"
+    run.say(f"[{total}/{total}] {what}, and scoring")
     after = []
     for number, architecture in enumerate(architectures):
-        weights, ramps = [[value] * count for value in BUDGET]
-        found = _kept(bench, f"architecture-{number}", settings, architecture, beta, weights, ramps, list(range(count)))
-        after.append(bench.folder.part(f"after-{number}", functools.partial(_after, settings, architecture, found)))
+        weights, ramps, starts = [ARCHITECTURE_WEIGHT] * count, [ARCHITECTURE_RAMP] * count, range(count)
+        name = f"architecture-{number}"
+        trained = _parameters(run, name, settings, architecture, beta, weights, ramps, starts)
+        after.append(run.folder.part(f"after-{number}", functools.partial(_after, settings, architecture, trained)))
     tables = [first.merge(second) for first, second in zip(before, after, strict=True)]
-    labels = xr.DataArray([each.label for each in architectures], dims="architecture", name="architecture")
+    labels = xr.DataArray(
+        [architecture.label for architecture in architectures], dims="architecture", name="architecture"
+    )
     return xr.concat(tables, dim=labels)
 
 
-def _before(settings: Settings, architecture: Architecture) -> xr.Dataset:
+def _before(settings: PinnSettings, architecture: Architecture) -> xr.Dataset:
     of = model(settings.architecture_beta, settings.inside, settings.side)
     columns: dict[str, list[float]] = {f"before_{form}": [] for form in BEFORE}
     for seed in range(settings.architecture_seeds):
-        found = ps.network_pile(network(architecture), architecture.initial(seed), of, progress=False)
+        score = ps.network_pile(network(architecture), architecture.initial(seed), of, progress=False)
         for form in BEFORE:
-            columns[f"before_{form}"].append(found.at(form=form).value)
+            columns[f"before_{form}"].append(score.at(form=form).value)
     return xr.Dataset(
-        {name: ("start", column) for name, column in columns.items()} | {"size": np.int32(found.parameters)}
+        {name: ("start", column) for name, column in columns.items()} | {"size": np.int32(score.parameters)}
     )
 
 
-def _after(settings: Settings, architecture: Architecture, trained: xr.Dataset) -> xr.Dataset:
+def _after(settings: PinnSettings, architecture: Architecture, trained: xr.Dataset) -> xr.Dataset:
     beta = settings.architecture_beta
     of = model(beta, settings.inside, settings.side)
     columns: dict[str, list[float]] = {"after_error": [], "after_laplace": [], "after_misfit": []}
     for row in trained["parameters"].values:
-        finite = bool(np.isfinite(row).all())
-        columns["after_error"].append(relative_error(architecture, row, beta) if finite else float("nan"))
-        found = None
-        if finite:
-            found = ps.network_pile(network(architecture), unflat(architecture, row), of, progress=False)
-        columns["after_laplace"].append(float("nan") if found is None else found.value)
-        columns["after_misfit"].append(float("nan") if found is None else found.misfit)
+        error = laplace = misfit = float("nan")
+        if np.isfinite(row).all():
+            error = relative_error(architecture, row, beta)
+            score = ps.network_pile(network(architecture), unflat(architecture, row), of, progress=False)
+            laplace, misfit = score.value, score.misfit
+        for column, value in zip(columns.values(), (error, laplace, misfit), strict=True):
+            column.append(value)
     return xr.Dataset({name: ("start", column) for name, column in columns.items()})
 
 
-def _judged_architectures(found: xr.Dataset, settings: Settings) -> dict[str, Any]:
-    """Return how well evidence before training, and scores after it, rank architectures by the error they reach.
+def _architecture_rankings(scores: xr.Dataset, settings: PinnSettings) -> dict[str, Any]:
+    """Return how well scores before and after training rank architectures by their error after training.
 
-    An architecture in which the training of a seed failed is left out.
+    Architectures with a seed whose training failed are left out.
     """
-    kept = np.isfinite(found["after_error"].values).all(axis=1)
-    logs = np.log(found["after_error"].values[kept])
+    kept = np.isfinite(scores["after_error"].values).all(axis=1)
+    logs = np.log(scores["after_error"].values[kept])
     names = [*(f"before_{form}" for form in BEFORE), "after_laplace", "after_misfit"]
-    columns = {name: found[name].values[kept] for name in names}
-    columns["size"] = np.repeat(-found["size"].values[kept].astype(float)[:, None], logs.shape[1], axis=1)
-    judged = {
+    columns = {name: scores[name].values[kept] for name in names}
+    # Minus the number of parameters: as with every score, lower is better.
+    columns["size"] = np.repeat(-scores["size"].values[kept].astype(float)[:, None], logs.shape[1], axis=1)
+    rankings = {
         name: {
             "architectures": rank_correlation(column.mean(axis=1), np.median(logs, axis=1), settings.resamples),
             "all": rank_correlation(column, logs, settings.resamples),
@@ -312,33 +320,79 @@ def _judged_architectures(found: xr.Dataset, settings: Settings) -> dict[str, An
     rows = [
         {
             "label": str(label),
-            "size": int(found["size"].values[number]),
-            **{name: float(found[name].values[number].mean()) for name in names},
-            "errors": [float(value) for value in found["after_error"].values[number]],
-            "error": float(np.exp(np.median(np.log(found["after_error"].values[number])))),
+            "size": int(scores["size"].values[number]),
+            **{name: float(scores[name].values[number].mean()) for name in names},
+            "errors": [float(value) for value in scores["after_error"].values[number]],
+            "error": float(np.exp(np.median(np.log(scores["after_error"].values[number])))),
         }
-        for number, label in enumerate(found["architecture"].values)
+        for number, label in enumerate(scores["architecture"].values)
     ]
     return {
         "beta": settings.architecture_beta,
-        "scores": judged,
+        "scores": rankings,
         "rows": rows,
-        "networks": int(found["after_error"].size),
-        "failed": int((~np.isfinite(found["after_error"].values)).sum()),
+        "networks": int(scores["after_error"].size),
+        "failed": int((~np.isfinite(scores["after_error"].values)).sum()),
     }
 
 
 def _checks(numbers: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found = []
-    for beta in EXPECTED:
+    checks = []
+    for beta in EXPECTED_AT:
         of = numbers["speeds"].get(f"{beta:g}")
-        if of is not None and of["networks"] >= ENOUGH:
-            value = of["scores"]["laplace"]["value"]
+        if of is not None and of["networks"] >= MIN_NETWORKS:
+            value, least = of["scores"]["laplace"]["value"], EXPECTED_CORRELATION
             what = f"β = {beta:g}: rank correlation of PILE (laplace, fresh points) with the true error"
-            found.append(check(f"{what}, {of['networks']} networks", f"at least {SOUND:g}", value, value >= SOUND))
+            checks.append(check(f"{what}, {of['networks']} networks", f"at least {least:g}", value, value >= least))
     failed = sum(of["failed"] for of in numbers["speeds"].values()) + numbers["architectures"]["failed"]
-    found.append(check("networks whose training did not end in finite numbers", "none", failed, failed == 0))
-    return found
+    return [*checks, check("networks whose training did not end in finite numbers", "none", failed, failed == 0)]
 
 
-STUDY = Study("pinn", compute, report)
+def spearman(first: Any, second: Any) -> Float[np.ndarray, "..."]:
+    """Return the rank correlations along the last axis, with mean ranks for ties; NaN if all values are equal.
+
+    SciPy's `spearmanr` has no batch axis, which the bootstrap needs.
+
+    Examples
+    --------
+    >>> from pilescore.studies.pinn import spearman
+    >>> float(spearman([1.0, 2.0, 3.0], [10.0, 30.0, 20.0]))
+    0.5
+    """
+    a, b = (rankdata(values, axis=-1) for values in (first, second))
+    a, b = (ranks - ranks.mean(axis=-1, keepdims=True) for ranks in (a, b))
+    spread = np.sqrt((a**2).sum(axis=-1) * (b**2).sum(axis=-1))
+    with np.errstate(invalid="ignore"):
+        return np.asarray((a * b).sum(axis=-1) / spread)
+
+
+def rank_correlation(score: np.ndarray, error: np.ndarray, resamples: int) -> dict[str, Any]:
+    """Return the rank correlation of a score with the error, and its bootstrap interval.
+
+    Two-dimensional arrays are resampled by rows, because the entries of a row are not independent.
+    """
+    drawn = _resampled(len(score), resamples)
+    flat = (len(drawn), -1)
+    correlations = spearman(score[drawn].reshape(flat), error[drawn].reshape(flat))
+    return {"value": float(spearman(score.ravel(), error.ravel())), "interval": _interval(correlations)}
+
+
+def difference(first: np.ndarray, second: np.ndarray, error: np.ndarray, resamples: int) -> dict[str, Any]:
+    """Return the difference of the rank correlations of two scores with the error, and its bootstrap interval."""
+    drawn = _resampled(len(error), resamples)
+    differences = spearman(first[drawn], error[drawn]) - spearman(second[drawn], error[drawn])
+    return {"value": float(spearman(first, error) - spearman(second, error)), "interval": _interval(differences)}
+
+
+def _resampled(count: int, resamples: int) -> np.ndarray:
+    """Return indices of bootstrap resamples. The fixed seed makes reports reproducible, and differences paired."""
+    return np.random.default_rng(0).integers(0, count, (resamples, count))
+
+
+def _interval(values: np.ndarray) -> list[float]:
+    """Return the central interval of finite values. Resamples of equal values are NaN and are left out."""
+    tail, finite = (1 - LEVEL) / 2, values[np.isfinite(values)]
+    return [float(end) for end in np.quantile(finite, [tail, 1 - tail])] if finite.size else [float("nan")] * 2
+
+
+STUDY = Study("pinn", PinnSettings, compute, report)

@@ -1,4 +1,4 @@
-"""Physics-informed networks for the convection equation: their architectures, how they are trained, their errors."""
+"""Physics-informed networks for the convection equation: architectures, training and errors."""
 
 from __future__ import annotations
 
@@ -19,58 +19,58 @@ import pilescore as ps
 STRIP = ps.Box(t=(0, 1), x=(0, 2 * math.pi))
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": jnp.tanh, "sin": jnp.sin, "gelu": jax.nn.gelu}
 FEATURES = 16
-"""Frequencies of Fourier features; each gives a sine and a cosine."""
-RATE = 1e-2
-"""The rate of Adam at the first step, from where it falls to zero by half a cosine."""
-CHUNK = 250
-"""Steps that are taken before the interpreter can be interrupted."""
-FINE = (101, 128)
-"""Times and places of the grid on which a network is compared with the solution."""
+"""The number of frequencies of Fourier features. Each gives a sine and a cosine."""
+LEARNING_RATE = 1e-2
+"""The first learning rate of Adam. It decays to zero along half a cosine."""
+STEPS_PER_CALL = 250
+"""Training steps per compiled call. Ctrl-C takes effect between calls."""
+GRID = (101, 128)
+"""Numbers of times and positions of the grid on which errors are computed."""
 TRAINING_SEED = 1
-"""Of the points that networks are trained on; those that they are scored on are drawn with another."""
+"""The seed of the training points. The fresh points for scores have another seed."""
 
 Params = list[tuple[Array, Array]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """A multilayer perceptron of a time and a place."""
+    """A multilayer perceptron with two inputs, time and position."""
 
     width: int
     depth: int = 3
-    """Hidden layers."""
+    """The number of hidden layers."""
     activation: str = "tanh"
     features: float = 0.0
-    """The deviation of the frequencies of Fourier features, per half a side of the strip; zero: there are none."""
+    """The standard deviation of Fourier frequencies, for inputs scaled to [−1, 1]. Zero means no Fourier features."""
     first: float = 1.0
-    """By how much the weights of the first layer are larger than usual before training."""
+    """The factor by which the initial weights of the first layer are larger than usual."""
 
     @property
     def label(self) -> str:
-        """The architecture in words."""
+        """A short text, such as "tanh 3×20"."""
         extra = f", Fourier {self.features:g}" if self.features else ""
         extra += f", first layer ×{self.first:g}" if self.first != 1 else ""
         return f"{self.activation} {self.depth}×{self.width}{extra}"
 
     @property
     def frequencies(self) -> Float[np.ndarray, "2 m"]:
-        """The frequencies of the Fourier features, which are no parameters: they belong to the architecture."""
+        """The frequencies of the Fourier features. They are fixed, not trained."""
         return self.features * np.random.default_rng(0).standard_normal((2, FEATURES))
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes of all layers, from the input to the output."""
+        """The sizes of all layers, from input to output."""
         return (2 * FEATURES if self.features else 2, *[self.width] * self.depth, 1)
 
     def initial(self, seed: int) -> Params:
-        """Return random weights, of variance one over the size of the layer before, and no biases, in float32."""
+        """Return random initial weights in float32, with variance 1/fan-in, and zero biases."""
         return _initial(self, seed)
 
 
 def network(architecture: Architecture) -> Callable[[Params, Array], Array]:
-    """Return the function `apply(params, point)` of an architecture, the same one at each call.
+    """Return the function `apply(params, point)` of an architecture.
 
-    It computes in the precision of its arguments.
+    It computes in the precision of its arguments. Equal architectures share one function, so it is compiled once.
     """
     return _function(architecture.activation, architecture.features)
 
@@ -104,35 +104,37 @@ def _initial(architecture: Architecture, seed: Any) -> Params:
 
 
 def flat(params: Any) -> Float[np.ndarray, "k P"]:
-    """Return the parameters of several networks, stacked in a pytree, as rows."""
+    """Return the stacked parameters of several networks as a matrix with one row per network."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
     return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
 
 
 def unflat(architecture: Architecture, row: Float[np.ndarray, " P"]) -> Params:
-    """Return the parameters of one network, of which `row` has all numbers."""
-    rest, params = np.asarray(row, dtype=np.float32), []
+    """Return the parameters of one network from its row of numbers."""
+    remaining, params = np.asarray(row, dtype=np.float32), []
     for m, n in itertools.pairwise(architecture.sizes):
-        weights, bias, rest = np.split(rest, [m * n, m * n + n])
+        weights, bias, remaining = np.split(remaining, [m * n, m * n + n])
         params.append((jnp.asarray(weights.reshape(m, n)), jnp.asarray(bias)))
     return params
 
 
 def solution(beta: float) -> Callable[[Array], Array]:
-    """Return `u = sin(x − βt)`, which satisfies `u_t + β u_x = 0` and is `sin x` at t = 0."""
+    """Return the function `u = sin(x − βt)`, which solves `u_t + β u_x = 0` with `u = sin x` at t = 0."""
     return lambda p: jnp.sin(p[1] - beta * p[0])
 
 
 def model(beta: float, inside: int, side: int) -> ps.Model:
-    """Return what a network is to satisfy: the equation, the initial values and periodicity at its training points."""
+    """Return a model of the equation, the initial values and the periodicity, at the training points of a network."""
     dt, dx = ps.partials(STRIP)
-    left, right = (STRIP.face(x=x)(ps.MonteCarlo(side, TRAINING_SEED + 2)) for x in (0, 2 * math.pi))
-    start = STRIP.face(t=0)(ps.MonteCarlo(side, TRAINING_SEED + 1))
+    left, right = (STRIP.face(x=x)(ps.quadrature.MonteCarlo(side, TRAINING_SEED + 2)) for x in (0, 2 * math.pi))
+    start = STRIP.face(t=0)(ps.quadrature.MonteCarlo(side, TRAINING_SEED + 1))
     return ps.Model(
         kernel=ps.RBF(bandwidth=1.0),
         data=(),
         physics=[
-            ps.impose(dt + beta * dx, 0.0, on=STRIP.interior(ps.MonteCarlo(inside, TRAINING_SEED)), name="equation"),
+            ps.impose(
+                dt + beta * dx, 0.0, on=STRIP.interior(ps.quadrature.MonteCarlo(inside, TRAINING_SEED)), name="equation"
+            ),
             ps.dirichlet(lambda p: jnp.sin(p[1]), on=start, name="initial"),
             *ps.periodic(left, right, name="periodic"),
         ],
@@ -140,7 +142,7 @@ def model(beta: float, inside: int, side: int) -> ps.Model:
 
 
 def training_points(model: ps.Model) -> tuple[Float[np.ndarray, "n 2"], ...]:
-    """Return the points of a model as a network is trained on them: inside, at the first time, left and right."""
+    """Return the training points: inside, at t = 0, and on the left and right side."""
     inside, start, sides = (np.asarray(block.points, dtype=np.float32) for block in model.physics)
     left, right = np.split(sides, 2)
     return inside, start, left, right
@@ -153,8 +155,9 @@ def loss(
     weight: Array,
     beta: Array,
 ) -> Array:
-    """Return the mean squared residual of the equation, and `weight` times those of both conditions."""
+    """Return the mean squared residual of the equation plus `weight` times those of both conditions."""
     inside, start, left, right = points
+    # u_t + β u_x is the derivative along (1, β): one forward-mode pass.
     along = jnp.stack([jnp.ones_like(beta), beta])
     at = functools.partial(apply, params)
     residual = jax.vmap(lambda p: jax.jvp(at, (p,), (along,))[1])(inside)
@@ -165,10 +168,10 @@ def loss(
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """How networks are trained: all that is the same for all of them."""
+    """Training options shared by all networks."""
 
     steps: int
-    rate: float = RATE
+    rate: float = LEARNING_RATE
 
 
 def train(
@@ -185,33 +188,33 @@ def train(
     Parameters
     ----------
     architecture, of, beta
-        What is trained, on the points of which model, for which speed.
+        The architecture, the model whose points are used for training, and the speed.
     weights, ramps, seeds
-        Of each network: the weight of the conditions in its loss; the part of the steps in which the speed of the
-        equation grows from zero to β (zero: it is β from the first step on); and the seed of its first parameters.
+        For each network: the weight of the conditions in the loss; the fraction of the steps during which the speed
+        grows from zero to β (zero: the speed is β from the first step); and the seed of the initial parameters.
     training
-        Steps and rate.
+        The number of steps and the learning rate.
 
     Returns
     -------
     tuple
-        The parameters of the networks as rows, and their losses after every `CHUNK` steps.
+        The parameters, one row per network, and the losses after every `STEPS_PER_CALL` steps.
     """
     optimizer, apply = _adam(training), network(architecture)
     params = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *map(architecture.initial, seeds))
     state = jax.jit(jax.vmap(optimizer.init))(params)
-    points = tuple(jnp.asarray(part, jnp.float32) for part in training_points(of))
+    points = tuple(jnp.asarray(group, jnp.float32) for group in training_points(of))
     columns = tuple(jnp.asarray(column, jnp.float32) for column in (weights, np.multiply(ramps, training.steps)))
     history = []
-    for first in range(0, training.steps, CHUNK):
-        count = jnp.arange(first, min(first + CHUNK, training.steps), dtype=jnp.float32)
-        params, state, found = _steps(apply, training, params, state, points, jnp.float32(beta), *columns, count)
-        history.append(np.asarray(found))  # waits: an interrupt is seen between chunks
+    for first in range(0, training.steps, STEPS_PER_CALL):
+        steps = jnp.arange(first, min(first + STEPS_PER_CALL, training.steps), dtype=jnp.float32)
+        params, state, losses = _steps(apply, training, params, state, points, jnp.float32(beta), *columns, steps)
+        history.append(np.asarray(losses))  # waits for the result, so Ctrl-C takes effect here
     return flat(params), np.stack(history, axis=1)
 
 
 def _adam(training: Training) -> Any:
-    import optax  # an extra, which only this study needs
+    import optax  # an optional dependency of this study
 
     return optax.adam(optax.cosine_decay_schedule(training.rate, training.steps))
 
@@ -226,7 +229,7 @@ def _steps(
     beta: Array,
     weights: Array,
     ramps: Array,
-    count: Array,
+    steps: Array,
 ) -> tuple[Any, Any, Array]:
     optimizer = _adam(training)
     value_and_gradient = jax.vmap(jax.value_and_grad(functools.partial(loss, apply), argnums=0), (0, None, 0, 0))
@@ -234,17 +237,17 @@ def _steps(
     def step(carried: tuple[Any, Any], number: Array) -> tuple[tuple[Any, Any], Array]:
         params, state = carried
         speed = beta * jnp.minimum(1.0, (number + 1) / jnp.maximum(ramps, 1.0))
-        found, gradients = value_and_gradient(params, points, weights, speed)
+        losses, gradients = value_and_gradient(params, points, weights, speed)
         updates, state = jax.vmap(optimizer.update)(gradients, state, params)
-        return (jax.tree.map(jnp.add, params, updates), state), found
+        return (jax.tree.map(jnp.add, params, updates), state), losses
 
-    (params, state), losses = jax.lax.scan(step, (params, state), count)
+    (params, state), losses = jax.lax.scan(step, (params, state), steps)
     return params, state, losses[-1]
 
 
 def grid(beta: float) -> tuple[Float[np.ndarray, "n 2"], Float[np.ndarray, " n"]]:
-    """Return a fine grid and the solution on it."""
-    t, x = np.linspace(0, 1, FINE[0]), np.linspace(0, 2 * math.pi, FINE[1], endpoint=False)
+    """Return a fine grid and the solution at its points."""
+    t, x = np.linspace(0, 1, GRID[0]), np.linspace(0, 2 * math.pi, GRID[1], endpoint=False)
     points = np.stack(np.meshgrid(t, x, indexing="ij"), axis=-1).reshape(-1, 2)
     return points, np.asarray(jax.vmap(solution(beta))(jnp.asarray(points)))
 
@@ -258,7 +261,7 @@ def relative_error(architecture: Architecture, row: Float[np.ndarray, " P"], bet
 def evaluated(
     architecture: Architecture, row: Float[np.ndarray, " P"], points: Float[np.ndarray, "n 2"]
 ) -> Float[np.ndarray, " n"]:
-    """Return a network at points, in float64."""
+    """Evaluate a network at points, in float64."""
     params = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, dtype=float)), unflat(architecture, row))
     return np.asarray(_evaluated(network(architecture), params, jnp.asarray(points)))
 

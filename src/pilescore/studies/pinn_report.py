@@ -1,4 +1,4 @@
-"""What the study of physics-informed networks shows and says, from its dataset and its summary alone."""
+"""The report of the study of physics-informed networks, made from its dataset and its summary."""
 
 from __future__ import annotations
 
@@ -9,67 +9,69 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pilescore.charts import Curve, Figure, Lines, Picture, Report, Section, TextTable, digits
-
-from .words import checks_table, details, percent
+from ..reports import Curve, Figure, Lines, Picture, Report, Section, TextTable, digits
+from .report_parts import checks_section, details, percent
+from .runner import seeds_text
 
 NAMES = {
     "laplace": "PILE: laplace, fresh points",
     "linearised": "PILE: linearised",
     "tangent": "PILE: tangent",
-    "last_layer": "PILE: laplace, last layer alone",
+    "last_layer": "PILE: laplace, last layer only",
     "training_points": "PILE: laplace, training points",
-    "misfit": "misfit alone, fresh points",
+    "misfit": "misfit only, fresh points",
     "training_loss": "training loss",
 }
 BEFORE = {
     "before_tangent": "tangent, before training",
     "before_linearised": "linearised, before training",
     "before_laplace": "laplace, before training",
-    "size": "more parameters",
+    "size": "number of parameters, more is better",
     "after_laplace": "laplace, after training",
-    "after_misfit": "misfit alone, after training",
+    "after_misfit": "misfit only, after training",
 }
-
-
 FAILURE = 0.5
-"""The relative error from which on a network is far from the solution: that of zero is one."""
+"""The relative error above which a network has failed. The zero function has the error one."""
 
 
 def report(results: xr.Dataset, summary: Mapping[str, Any]) -> Report:
     """Return the report of the study of physics-informed networks."""
-    speeds, found = summary["speeds"], summary["architectures"]
+    speeds, before = summary["speeds"], summary["architectures"]
     verdicts = []
     for beta, of in speeds.items():
         value, low, high = _ends(of["scores"]["laplace"])
-        verdicts.append((value, f"β = {beta}: rank correlation of PILE with the true error (95%: {low} to {high})"))
+        verdicts.append(
+            (value, f"β = {beta}: rank correlation of PILE with the true error (95% interval: {low} to {high})")
+        )
     for name in ("misfit", "training_loss"):
         values = ", ".join(_ends(of["scores"][name])[0] for of in speeds.values())
-        verdicts.append((values, f"the same for the {NAMES[name]}"))
-    value, low, high = _ends(found["scores"]["before_tangent"]["architectures"])
-    verdicts.append((value, f"of the tangent form before training, over architectures (95%: {low} to {high})"))
+        verdicts.append((values, f"rank correlation of the {NAMES[name]}"))
+    value, low, high = _ends(before["scores"]["before_tangent"]["architectures"])
+    verdicts.append(
+        (value, f"rank correlation of PILE before training, tangent form, over architectures ({low} to {high})")
+    )
     return Report(
-        title="Physics-informed networks: does PILE know which one is right?",
+        title="Physics-informed networks: does PILE rank them by their true error?",
         lead=(
-            "Small networks are trained to satisfy the convection equation, with many settings, and many of them "
-            "fail without saying so. The solution is known. Which number, of those that need no solution, ranks the "
-            "networks as their true errors do? And does evidence before training tell which architecture will train "
-            f"well? {ranking(speeds)} {before_training(found)}"
+            "Small networks are trained on the convection equation with many settings. Many of them fail, and the "
+            "training loss does not show it. The solution is known here. Which score that needs no solution ranks the "
+            "networks like their true errors? And does the evidence before training predict which architecture will "
+            f"train well? {ranking(speeds)} {before_training(before)}"
         ),
         verdicts=tuple(verdicts),
         sections=(
-            _setting(summary),
+            _method(summary),
             _ranking(results, speeds, summary["settings"]),
             _choosing(results, speeds),
-            _before(results, found),
-            checks_table(summary),
+            _before(results, before),
+            checks_section(summary),
         ),
         details=(*details(summary), ("optax version", summary["optax"])),
     )
 
 
 def ranking(speeds: Mapping[str, Any]) -> str:
-    """Return what the rank correlations say of trained networks, no more than was measured."""
+    """Return sentences on the rank correlations of trained networks. They state only what the intervals support."""
     sentences = []
     laplace = {beta: of["scores"]["laplace"] for beta, of in speeds.items()}
     sure = [beta for beta, of in laplace.items() if of["interval"][0] > 0]
@@ -77,61 +79,66 @@ def ranking(speeds: Mapping[str, Any]) -> str:
     sentences.append(f"The rank correlation of PILE (laplace form, fresh points) with the true error is {values}.")
     if len(sure) < len(laplace):
         doubtful = ", ".join(beta for beta in laplace if beta not in sure)
-        sentences.append(f"At β = {doubtful} its interval reaches zero or below: it is not shown to rank networks.")
-    sentences.append(against(speeds, "misfit", "the misfit at fresh points alone"))
-    sentences.append(against(speeds, "training_loss", "the training loss"))
+        sentences.append(
+            f"At β = {doubtful} its interval includes zero or lower values: it does not rank networks reliably."
+        )
+    sentences.append(compared_with(speeds, "misfit", "the misfit at fresh points"))
+    sentences.append(compared_with(speeds, "training_loss", "the training loss"))
     return " ".join(sentences)
 
 
-def spread(speeds: Mapping[str, Any]) -> str:
-    """Return at which speeds no network comes near the solution, so that only failures are ranked there."""
+def failures_text(speeds: Mapping[str, Any]) -> str:
+    """Return a sentence on speeds at which all networks failed."""
     failures = [beta for beta, of in speeds.items() if of["errors"]["least"] > FAILURE]
     if not failures:
         return ""
     return (
-        f"At β = {', '.join(failures)} no network has an error below {digits(FAILURE)}: what is ranked there are "
-        "failures, some worse than others."
+        f"At β = {', '.join(failures)} no network has an error below {digits(FAILURE)}: there the scores rank failed "
+        "networks only."
     )
 
 
-def against(speeds: Mapping[str, Any], name: str, words: str) -> str:
-    """Return whether the laplace form ranks better than another score, by the intervals of the difference."""
-    each = {beta: of["scores"][name]["behind"]["interval"] for beta, of in speeds.items()}
-    better = [beta for beta, (low, _) in each.items() if low > 0]
-    worse = [beta for beta, (_, high) in each.items() if high < 0]
+def compared_with(speeds: Mapping[str, Any], name: str, words: str) -> str:
+    """Return a sentence that compares PILE (laplace) with another score, by the intervals of the difference."""
+    intervals = {beta: of["scores"][name]["behind"]["interval"] for beta, of in speeds.items()}
+    better = [beta for beta, (low, _) in intervals.items() if low > 0]
+    worse = [beta for beta, (_, high) in intervals.items() if high < 0]
     values = _at_each({beta: of["scores"][name]["value"] for beta, of in speeds.items()})
     start = f"For {words} it is {values}"
     if not better and not worse:
-        return f"{start}: no difference from PILE is shown, so that as far as these networks tell it does as well."
+        return f"{start}. No difference from PILE is significant."
     parts = []
     if better:
         parts.append(f"PILE ranks better at β = {', '.join(better)}")
     if worse:
         parts.append(f"PILE ranks worse at β = {', '.join(worse)}")
-    if len(better) + len(worse) < len(each):
-        parts.append("no difference is shown elsewhere" if len(each) > 1 else "no difference is shown")
-    return f"{start}: {', and '.join(parts)}, by the 95% interval of the difference."
+    if len(better) + len(worse) < len(intervals):
+        parts.append("the other differences are not significant")
+    return f"{start}. {', and '.join(parts)} (95% interval of the difference)."
 
 
-def before_training(found: Mapping[str, Any]) -> str:
-    """Return what evidence before training says of architectures, no more than was measured."""
-    low, high = found["scores"]["before_tangent"]["architectures"]["interval"]
-    value = correlation(found["scores"]["before_tangent"]["architectures"]["value"])
-    start = f"Over {len(found['rows'])} architectures the tangent form before training has a rank correlation of"
+def before_training(before: Mapping[str, Any]) -> str:
+    """Return a sentence on the evidence before training. It states only what the interval supports."""
+    low, high = before["scores"]["before_tangent"]["architectures"]["interval"]
+    value = correlation(before["scores"]["before_tangent"]["architectures"]["value"])
+    start = (
+        f"Over {len(before['rows'])} architectures, PILE before training (tangent form) has a rank correlation of "
+        f"{value} with the error after training"
+    )
     if low is None or not math.isfinite(low):  # JSON has no NaN
-        return f"{start} {value} with the error that training reaches, of which these few cannot say anything."
+        return f"{start}. There are too few architectures for an interval."
     if low > 0:
-        return f"{start} {value} with the error that training reaches: it tells which of them train better."
+        return f"{start}: it predicts which of them train better."
     if high < 0:
-        return f"{start} {value} with the error that training reaches: those that it prefers train worse."
+        return f"{start}: the architectures that it prefers train worse."
     return (
-        f"{start} {value} with the error that training reaches, and its interval, {correlation(low)} to "
-        f"{correlation(high)}, holds zero: that it tells which of them train better is not shown."
+        f"{start}. The interval from {correlation(low)} to {correlation(high)} includes zero, so it does not predict "
+        "reliably which of them train better."
     )
 
 
 def correlation(value: float | int | None) -> str:
-    """Return a correlation with two digits after the point; a dash where there is none."""
+    """Format a correlation with two decimal places, or a dash if it is missing."""
     if value is None or not math.isfinite(value):
         return "—"
     return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
@@ -148,7 +155,7 @@ def _cell(of: Mapping[str, Any]) -> str:
 
 
 def _at_each(values: Mapping[str, float]) -> str:
-    """Return numbers in words, each with its speed."""
+    """Return a text with the number at each speed."""
     return ", ".join(f"{correlation(value)} at β = {beta}" for beta, value in values.items())
 
 
@@ -156,36 +163,34 @@ def _listed(values: Any) -> str:
     return ", ".join(f"{value:g}" for value in values)
 
 
-def _setting(summary: Mapping[str, Any]) -> Section:
+def _method(summary: Mapping[str, Any]) -> Section:
     settings, speeds = summary["settings"], summary["speeds"]
     inside, start, sides = summary["points"]
-    seeds = "1 seed" if settings["seeds"] == 1 else f"{settings['seeds']} seeds"
     ramps = [ramp for ramp in settings["ramps"] if ramp]
     growing = ""
     if ramps:
-        growing = f"with β at once or with a speed that grows to it in the first {percent(ramps[0])} of the steps; "
+        growing = f"constant speed β or a speed that grows to β in the first {percent(ramps[0])} of the steps; "
     rows = tuple(
-        (f"β = {beta}", str(of["networks"]), *(digits(of["errors"][name]) for name in ("least", "median", "largest")),
-         str(of["failed"]))
+        (f"β = {beta}", of["networks"], *(of["errors"][name] for name in ("least", "median", "largest")), of["failed"])
         for beta, of in speeds.items()
-    )  # fmt: skip
+    )
     return Section(
-        "What was done",
+        "Method",
         (
-            "u_t + β u_x = 0 for t in [0, 1] and x in [0, 2π], periodic in x, u = sin x at t = 0; the solution is "
-            "sin(x − βt). Networks of three hidden layers with tanh are trained by Adam, in float32, on the mean "
-            f"squared residual of the equation at {inside} random points, plus a weight times those of the initial "
-            f"values at {start} points and of the periodicity at {sides}. For large β this is known to fail often.",
+            "u_t + β u_x = 0 for t in [0, 1] and x in [0, 2π], periodic in x, u = sin x at t = 0. The solution is "
+            "sin(x − βt). Networks with three hidden layers and tanh are trained by Adam in float32. The loss is the "
+            f"mean squared residual of the equation at {inside} random points, plus a weight times the mean squared "
+            f"residuals of the initial values at {start} points and of the periodicity at {sides} points. Training is "
+            "known to fail often for large β.",
             f"At each β there are {summary['networks']} networks: widths {_listed(settings['widths'])}; weights of "
-            f"the conditions {_listed(settings['weights'])}; trained {growing}{seeds} each; {settings['steps']} "
-            "steps for all of them. The settings were settled by the true errors of a few networks, before any "
+            f"the conditions {_listed(settings['weights'])}; {growing}{seeds_text(settings['seeds'])}; "
+            f"{settings['steps']} steps. These settings were chosen by the true errors of a few networks, before any "
             "score was computed. The true error is the relative L² error on a fine grid.",
-            "PILE of a network is the log evidence of its tangent at the trained parameters, with the scales of "
-            "prior and noise profiled. Its rows are residuals at points that were not trained on (periodicity stays "
-            "where it was imposed), each scaled by the variance that its operator has under a kernel of length one. "
-            "The misfit is the mean square of these scaled residuals and nothing else. The training loss is the sum "
-            "of mean squared residuals at the training points, with equal weights, so that it can be compared "
-            "between networks.",
+            "PILE of a network is the log evidence of its linearisation at the trained parameters, with profiled "
+            "scales of prior and noise. It uses residuals at fresh points, which were not used for training (except "
+            "the periodicity). Each residual is scaled by the variance of its operator under a kernel of length one. "
+            "The misfit is the mean square of these scaled residuals. The training loss is the sum of the mean "
+            "squared residuals at the training points with equal weights, so it can be compared between networks.",
         ),
         (),
         (
@@ -213,16 +218,16 @@ def _ranking(results: xr.Dataset, speeds: Mapping[str, Any], settings: Mapping[s
         "tangent": ("PILE, tangent", False),
     }
     captions = {
-        "laplace": "Where a score ranks networks as their errors do, the dots rise from left to right.",
-        "misfit": "The scaled residuals at fresh points, without parameters or determinants.",
-        "training_loss": "The residuals at the points that were trained on.",
-        "tangent": "The tangent form sees the architecture at its trained parameters, not the trained solution.",
+        "laplace": "If a score ranks networks like their errors, the dots rise from left to right.",
+        "misfit": "The misfit has the scaled residuals at fresh points, but no term for parameters or determinants.",
+        "training_loss": "The training loss has the residuals at the training points.",
+        "tangent": "The tangent form depends on the architecture and the trained parameters, not on the solution.",
     }
     figures = [
         Figure(
             f"error_{name}",
             f"{NAMES[name]}, and the true error",
-            f"Every network by its true error and its score, at each β. {captions[name]} Rank correlations: "
+            f"True error and score of every network, at each β. {captions[name]} Rank correlations: "
             f"{_at_each({beta: of['scores'][name]['value'] for beta, of in speeds.items()})}.",
             tuple(_scatter(results, name, beta, *kinds[name]) for beta in speeds),
             columns=3,
@@ -231,11 +236,11 @@ def _ranking(results: xr.Dataset, speeds: Mapping[str, Any], settings: Mapping[s
     ]
     resamples = f"{settings['resamples']} resamples of the networks"
     return Section(
-        "Which number ranks trained networks?",
+        "Which score ranks trained networks?",
         (
-            f"{ranking(speeds)} {against(speeds, 'tangent', 'the tangent form')} {spread(speeds)}".strip(),
-            "Intervals are from networks that share points and settings: they say what other networks of this kind "
-            "would give, not what another equation would.",
+            f"{ranking(speeds)} {compared_with(speeds, 'tangent', 'the tangent form')} {failures_text(speeds)}".strip(),
+            "The networks share points and settings. The intervals hold for other networks of this kind, not for other "
+            "equations.",
         ),
         tuple(figures),
         (
@@ -246,8 +251,8 @@ def _ranking(results: xr.Dataset, speeds: Mapping[str, Any], settings: Mapping[s
                 strong=0,
             ),
             TextTable(
-                "By how much the rank correlation of PILE (laplace, fresh points) is above that of another score, with "
-                "95% bootstrap intervals. One that holds zero shows no difference.",
+                "Rank correlation of PILE (laplace, fresh points) minus the rank correlation of another score, with "
+                "95% bootstrap intervals. A difference whose interval includes zero is not significant.",
                 ("score", *header),
                 behind,
             ),
@@ -256,12 +261,11 @@ def _ranking(results: xr.Dataset, speeds: Mapping[str, Any], settings: Mapping[s
 
 
 def _scatter(results: xr.Dataset, name: str, beta: str, label: str, log: bool) -> Lines:
-    mine = results.sel(beta=float(beta))
-    error, score, ramp = (mine[column].values for column in ("error", name, "ramp"))
+    error, score, ramp = (results[column].sel(beta=float(beta)).values for column in ("error", name, "ramp"))
     curves = []
-    for number, (words, which) in enumerate((("speed β at once", ramp == 0), ("growing speed", ramp > 0))):
+    for colour, (label_text, which) in enumerate((("constant speed", ramp == 0), ("growing speed", ramp > 0))):
         if which.any():
-            curves.append(Curve(words, score[which], error[which], colour=number, style="dots"))
+            curves.append(Curve(label_text, score[which], error[which], colour=colour, style="dots"))
     return Lines(
         title=f"β = {beta}",
         x_label=label,
@@ -273,33 +277,33 @@ def _scatter(results: xr.Dataset, name: str, beta: str, label: str, log: bool) -
 
 
 def _choosing(results: xr.Dataset, speeds: Mapping[str, Any]) -> Section:
-    rows = [(NAMES[name], *(digits(of["scores"][name]["chosen_error"]) for of in speeds.values())) for name in NAMES]
-    rows.append(("the least of all", *(digits(of["errors"]["least"]) for of in speeds.values())))
+    rows = [(NAMES[name], *(of["scores"][name]["chosen_error"] for of in speeds.values())) for name in NAMES]
+    rows.append(("least of all networks", *(of["errors"]["least"] for of in speeds.values())))
     panels = []
     for beta in speeds:
-        mine = results.sel(beta=float(beta))
+        at_beta = results.sel(beta=float(beta))
         fields = {
-            "the solution": "solution",
+            "solution": "solution",
             "least PILE": "by_laplace",
             "least training loss": "by_training_loss",
             "least true error": "by_error",
         }
         panels += [
             Picture(
-                f"β = {beta}: {title}", "t", "x", mine["t"].values, mine["x"].values, mine[name].values.T, "u",
+                f"β = {beta}: {title}", "t", "x", at_beta["t"].values, at_beta["x"].values, at_beta[name].values.T, "u",
                 limits=(-1.2, 1.2),
             )
             for title, name in fields.items()
         ]  # fmt: skip
     return Section(
-        "What would be chosen",
-        ("The network with the lowest score is the one that a user would keep. Its true error, for each score:",),
+        "Which network would be chosen?",
+        ("A user would keep the network with the lowest score. The table shows its true error, for each score.",),
         (
             Figure(
                 "chosen",
-                "The networks that are chosen",
-                "The solution, the network with the least PILE (laplace, fresh points), that with the least training "
-                "loss, and the best that there is among them.",
+                "The chosen networks",
+                "The solution, and the networks with the least PILE (laplace, fresh points), the least training loss "
+                "and the least true error.",
                 tuple(panels),
                 columns=4,
             ),
@@ -315,16 +319,13 @@ def _choosing(results: xr.Dataset, speeds: Mapping[str, Any]) -> Section:
     )
 
 
-def _before(results: xr.Dataset, found: Mapping[str, Any]) -> Section:
-    rows = tuple((BEFORE[name], *(_cell(found["scores"][name][which]) for which in ("architectures", "all")))
+def _before(results: xr.Dataset, before: Mapping[str, Any]) -> Section:
+    rows = tuple((BEFORE[name], *(_cell(before["scores"][name][which]) for which in ("architectures", "all")))
                  for name in BEFORE)  # fmt: skip
-    ordered = sorted(found["rows"], key=lambda row: (row["error"] is None, row["error"]))
+    ordered = sorted(before["rows"], key=lambda row: (row["error"] is None, row["error"]))
     names = ("before_tangent", "before_linearised", "before_laplace", "error")
-    table = tuple(
-        (row["label"], str(row["size"]), *(digits(row[name]) for name in names), _span(row["errors"]))
-        for row in ordered
-    )
-    count, each = len(found["rows"]), found["networks"] // len(found["rows"])
+    table = tuple((row["label"], row["size"], *(row[name] for name in names), _span(row["errors"])) for row in ordered)
+    count, seeds = len(before["rows"]), before["networks"] // len(before["rows"])
     error = results["after_error"].values
     panels = tuple(
         Lines(
@@ -333,8 +334,8 @@ def _before(results: xr.Dataset, found: Mapping[str, Any]) -> Section:
             y_label="true relative error after training",
             curves=(
                 Curve("each network", results[name].values.ravel(), error.ravel(), colour=0, style="dots"),
-                Curve("architecture: mean score, median error", [row[name] for row in found["rows"]],
-                      [row["error"] for row in found["rows"]], colour=1, style="dots"),
+                Curve("architecture: mean score, median error", [row[name] for row in before["rows"]],
+                      [row["error"] for row in before["rows"]], colour=1, style="dots"),
             ),
             y_log=True,
         )
@@ -343,53 +344,53 @@ def _before(results: xr.Dataset, found: Mapping[str, Any]) -> Section:
     return Section(
         "Before training: which architecture?",
         (
-            f"{count} architectures with {each} seeds each: widths, depths, activations, Fourier features of several "
-            "scales, a larger first layer. Each network is scored at its random first parameters; then all are trained "
-            f"with the same budget at β = {digits(found['beta'])}, with a growing speed. A score that knows better has "
-            "a positive rank correlation: low where the error after training is low.",
-            f"{before_training(found)} {_forms(found)}",
+            f"{count} architectures differ in width, depth, activation, Fourier features and the scale of the first "
+            f"layer; {seeds_text(seeds)} each. Each network is scored at its random initial parameters. Then all are "
+            f"trained in the same way at β = {digits(before['beta'])}, with a growing speed. A useful score has a "
+            "positive rank correlation: it is low where the error after training is low.",
+            f"{before_training(before)} {_other_forms(before)}",
         ),
         (
             Figure(
                 "before_training",
-                "Evidence before training, and the error after it",
-                "Three forms of PILE at the random first parameters, against the true error that training reaches; and "
-                "the laplace form after training, for comparison.",
+                "Evidence before training and error after training",
+                "Three forms of PILE at the random initial parameters, against the true error after training; and the "
+                "laplace form after training, for comparison.",
                 panels,
             ),
         ),
         (
             TextTable(
-                "Rank correlations with the error after training: over architectures (mean score of the seeds, median "
-                "error), and over all networks; 95% bootstrap intervals over architectures.",
-                ("score", f"{count} architectures", f"{found['networks']} networks"),
+                "Rank correlations with the error after training: over architectures (mean score and median error of "
+                "the seeds) and over all networks, with 95% bootstrap intervals over architectures.",
+                ("score", f"{count} architectures", f"{before['networks']} networks"),
                 rows,
             ),
             TextTable(
-                "The architectures, from the least error to the largest: activation, hidden layers × width.",
-                ("architecture", "parameters", "tangent", "linearised", "laplace", "error, median", "least to largest"),
+                "The architectures (activation, hidden layers × width), sorted by error.",
+                ("architecture", "parameters", "tangent", "linearised", "laplace", "median error", "least to largest"),
                 table,
             ),
         ),
     )
 
 
-def _forms(found: Mapping[str, Any]) -> str:
-    """Return what the other forms gave."""
+def _other_forms(before: Mapping[str, Any]) -> str:
+    """Return sentences on the other forms, and on the architecture that PILE would choose."""
     words = {"before_linearised": "the linearised form", "before_laplace": "the laplace form"}
-    parts = [f"{_cell(found['scores'][name]['architectures'])} for {text}" for name, text in words.items()]
-    size = _cell(found["scores"]["size"]["architectures"])
-    known = [row for row in found["rows"] if row["error"] is not None and math.isfinite(row["error"])]
-    chosen, best = (min(known, key=lambda row: row[name]) for name in ("before_tangent", "error"))
-    after = _cell(found["scores"]["after_laplace"]["architectures"])
+    parts = [f"{_cell(before['scores'][name]['architectures'])} for {text}" for name, text in words.items()]
+    size = _cell(before["scores"]["size"]["architectures"])
+    trained = [row for row in before["rows"] if row["error"] is not None and math.isfinite(row["error"])]
+    chosen, best = (min(trained, key=lambda row: row[name]) for name in ("before_tangent", "error"))
+    after = _cell(before["scores"]["after_laplace"]["architectures"])
     return (
-        f"Before training it is {' and '.join(parts)}, and {size} for choosing whichever has more parameters. After "
-        f"training the laplace form has {after}. The architecture with the lowest tangent form before training, "
-        f"{chosen['label']}, ends with the error {digits(chosen['error'])}; the best of all, {best['label']}, with "
-        f"{digits(best['error'])}."
+        f"Before training it is {' and '.join(parts)}, and {size} for the number of parameters. After training it is "
+        f"{after} for the laplace form. The architecture with the lowest tangent form before training, "
+        f"{chosen['label']}, ends with the error {digits(chosen['error'])}. The best architecture, {best['label']}, "
+        f"ends with {digits(best['error'])}."
     )
 
 
 def _span(errors: list[float]) -> str:
-    known = [value for value in errors if value is not None and np.isfinite(value)]
-    return f"{digits(min(known))} to {digits(max(known))}" if known else "—"
+    finite = [value for value in errors if value is not None and np.isfinite(value)]
+    return f"{digits(min(finite))} to {digits(max(finite))}" if finite else "—"

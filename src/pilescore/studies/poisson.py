@@ -1,4 +1,4 @@
-"""The Poisson problem: noisy values of f and of Δf on a grid, and everything chosen by PILE.
+"""The Poisson study: PILE chooses the bandwidth and the noise levels from noisy values of f and Δf on a grid.
 
 Run it with `pilescore study poisson`.
 """
@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 import pilescore as ps
 
 from .poisson_report import report
-from .study import Study, Workbench, check, seeds
+from .runner import Study, StudyRun, check, seeds_text
 
 SQUARE = ps.Box(x=(-1, 1), y=(-1, 1))
 LAPLACIAN = ps.laplacian(SQUARE)
@@ -34,37 +34,38 @@ BOUNDS = {"kernel.bandwidth": (0.05, 5.0), "gamma": (1e-3, 1e3), "rho": (1e-5, 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """All that the results depend on."""
+class PoissonSettings:
+    """Everything that determines the results."""
 
     seeds: int = 10
     side: int = 13
-    """Nodes on each side of the grid."""
+    """Nodes along each side of the grid."""
     values: int = 25
     """Values of each hyperparameter in its sweep."""
     picture: int = 41
-    """Points on each side of the pictures."""
+    """Points along each side of the pictures."""
 
     @classmethod
-    def quick(cls, seeds: int = 3) -> Settings:
-        """Return settings for a first look: fewer seeds and values."""
+    def quick(cls, seeds: int = 3) -> PoissonSettings:
+        """Return settings for a quick run, with fewer seeds and values."""
         return cls(seeds=seeds, values=13)
 
 
 def forcing(p: Array) -> Array:
-    """Return `g = 10 + 10 sin 2πx sin 2πy`."""
+    """Evaluate `g = 10 + 10 sin 2πx sin 2πy`."""
     return 10 + 10 * jnp.sin(2 * jnp.pi * p[0]) * jnp.sin(2 * jnp.pi * p[1])
 
 
 def solution(p: Array, terms: int = 40) -> Array:
-    """Return the solution of `Δf = g`, `f = 0` on the boundary of the square.
+    """Evaluate the solution of `Δf = g`, `f = 0` on the boundary of the square.
 
-    The constant part of the forcing gives the torsion function of the square as a series of cosines in y, in which
-    `cosh ax / cosh a` is written with decaying exponentials; the rest is an eigenfunction of the Laplacian.
+    The constant part of the forcing gives the torsion function of the square, a series of cosines in y. The rest is an
+    eigenfunction of the Laplacian.
     """
     k = 2 * jnp.arange(terms) + 1
     a = 0.5 * jnp.pi * k
     sign = 1 - 2.0 * (jnp.arange(terms) % 2)
+    # cosh ax / cosh a, with decaying exponentials only: cosh overflows for large a.
     ratio = (jnp.exp(a * (p[0] - 1)) + jnp.exp(-a * (p[0] + 1))) / (1 + jnp.exp(-2 * a))
     torsion = -0.5 * (1 - p[1] ** 2) + jnp.sum(2 * sign / a**3 * ratio * jnp.cos(a * p[1]))
     wave = -10 / (8 * jnp.pi**2) * jnp.sin(2 * jnp.pi * p[0]) * jnp.sin(2 * jnp.pi * p[1])
@@ -72,8 +73,8 @@ def solution(p: Array, terms: int = 40) -> Array:
 
 
 def model(bandwidth: float | int, seed: int = 0, side: int = 13) -> ps.Model:
-    """Return the model: f and Δf on a Chebyshev grid, both with noise N(0, 1), an RBF kernel, the true temperatures."""
-    nodes = SQUARE.interior(ps.Chebyshev(side))
+    """Return a model with f and Δf on a Chebyshev grid, both with noise N(0, 1), and the true temperatures."""
+    nodes = SQUARE.interior(ps.quadrature.Chebyshev(side))
     rng = np.random.default_rng(seed)
     values, sources = (at(f, nodes.points) + rng.standard_normal(len(nodes)) for f in (solution, forcing))
     return ps.Model(
@@ -86,13 +87,13 @@ def model(bandwidth: float | int, seed: int = 0, side: int = 13) -> ps.Model:
 
 
 def at(function: Any, points: Any) -> Float[np.ndarray, " n"]:
-    """Return a function at points."""
+    """Evaluate a function of one point at many points."""
     return np.asarray(jax.vmap(function)(jnp.asarray(points)))
 
 
-def compute(settings: Settings, bench: Workbench) -> tuple[xr.Dataset, dict[str, Any]]:
-    """Sweep one hyperparameter after the other, minimise over all, fit, and say how good the choices are."""
-    weight = float(SQUARE.interior(ps.Chebyshev(settings.side)).weights[0])
+def compute(settings: PoissonSettings, run: StudyRun) -> tuple[xr.Dataset, dict[str, Any]]:
+    """Sweep the hyperparameters one by one, minimise over all of them, and compute the true errors."""
+    weight = float(SQUARE.interior(ps.quadrature.Chebyshev(settings.side)).weights[0])
     grids = {
         "bandwidth": np.geomspace(0.1, 1.5, settings.values),
         "rho": 2 * weight * np.geomspace(1e-3, 1e2, settings.values),
@@ -101,33 +102,30 @@ def compute(settings: Settings, bench: Workbench) -> tuple[xr.Dataset, dict[str,
     models = [model(0.4, seed, settings.side) for seed in range(settings.seeds)]
     results, sweeps = xr.Dataset(), {}
     for number, (short, grid) in enumerate(grids.items(), 1):
-        bench.say(f"[{number}/5] sweep over {short}: {len(grid)} values, {seeds(settings.seeds)}")
-        scores = _sweep(bench, short, grid, models)
+        run.say(f"[{number}/5] sweep over {short}: {len(grid)} values, {seeds_text(settings.seeds)}")
+        scores = _sweep(run, short, grid, models)
         chosen = {rule: _chosen(scores[column], short) for rule, column in RULES.items()}
         sweeps[short] = _judged(scores, short, chosen)
         models = [m.replace({NAMES[short]: float(h)}) for m, h in zip(models, chosen["PILE"], strict=True)]
         results = results.merge(scores.drop_vars(["shares", "block"]).rename(_prefixed(scores, short)))
-    bench.say(f"[4/5] joint minimisation over bandwidth, gamma, rho and eta, {seeds(settings.seeds)}")
-    joint = _joint(settings, bench, weight)
-    bench.say("[5/5] fits")
-    fits = bench.folder.part("fits", lambda: _fits(settings, sweeps["bandwidth"]["PILE"]["chosen"][0]))
+    run.say(f"[4/5] joint minimisation over bandwidth, gamma, rho and eta, {seeds_text(settings.seeds)}")
+    joint = _joint(settings, run, weight)
+    run.say("[5/5] fits")
+    fits = run.folder.part("fits", lambda: _fits(settings, sweeps["bandwidth"]["PILE"]["chosen"][0]))
     results = results.merge(joint).merge(fits)
     numbers: dict[str, Any] = {"sweeps": sweeps, "joint": _joint_numbers(joint)}
     numbers["fits"] = _fit_numbers(fits)
     return results, numbers | {"true": {"gamma": 2.0, "rho": 2 * weight}, "checks": _checks(numbers)}
 
 
-def _sweep(bench: Workbench, short: str, grid: np.ndarray, models: list[ps.Model]) -> xr.Dataset:
+def _sweep(run: StudyRun, short: str, grid: np.ndarray, models: list[ps.Model]) -> xr.Dataset:
     fine = SQUARE.interior(ps.GaussLegendre(30))
-    scores = bench.sweep(
+    scores = run.sweep(
         short,
         lambda seed: models[seed],
         {NAMES[short]: grid},
         seeds=range(len(models)),
-        truth=solution,
-        on=fine,
-        operator=LAPLACIAN,
-        operator_truth=forcing,
+        known=ps.KnownSolution(solution, on=fine, operator=LAPLACIAN, operator_truth=forcing),
         losses=True,
     )
     return scores if NAMES[short] == short else scores.rename({NAMES[short]: short})
@@ -138,12 +136,12 @@ def _prefixed(scores: xr.Dataset, short: str) -> dict[str, str]:
 
 
 def _chosen(score: xr.DataArray, short: str) -> list[float]:
-    """Return the value of the hyperparameter with the lowest score, for each seed."""
+    """Return the hyperparameter value with the lowest score, for each seed."""
     return [float(value) for value in score.idxmin(short)]
 
 
 def _judged(scores: xr.Dataset, short: str, chosen: dict[str, list[float]]) -> dict[str, Any]:
-    """Return what each rule chose, the true errors there, and how much larger they are than the best of the sweep."""
+    """Return the choice of each rule, its true errors, and their ratio to the best errors of the sweep (regret)."""
     best = {error: float(scores[error].min(short).mean()) for error in ERRORS}
     judged: dict[str, Any] = {"best in the sweep": best}
     for rule, values in chosen.items():
@@ -159,20 +157,20 @@ def _judged(scores: xr.Dataset, short: str, chosen: dict[str, list[float]]) -> d
     return judged
 
 
-def _joint(settings: Settings, bench: Workbench, weight: float) -> xr.Dataset:
+def _joint(settings: PoissonSettings, run: StudyRun, weight: float) -> xr.Dataset:
     fine = SQUARE.interior(ps.GaussLegendre(30))
     rows = []
     for seed in range(settings.seeds):
         start = model(1.0, seed, settings.side)
-        found = bench.minimum(f"joint-{seed}", start, BOUNDS, START)
-        values = {str(name): float(value) for name, value in zip(found["parameter"].values, found["end"], strict=True)}
+        minimum = run.minimize(f"joint-{seed}", start, BOUNDS, START)
+        values = {str(name): float(minimum["end"].sel(parameter=name)) for name in minimum["parameter"].values}
         errors = ps.accuracy(start.replace(values), solution, fine, LAPLACIAN, operator_truth=forcing)
         assert errors.physics is not None
         rows.append(
             {name.removeprefix("kernel."): value for name, value in values.items()}
             | {"noise_variance_f": values["gamma"] / 2, "noise_variance_laplacian": values["rho"] / (2 * weight)}
-            | {"pile": float(found["pile"]), "R_data": errors.data.value, "R_phys": errors.physics.value}
-            | {"evaluations": int(found["evaluations"])}
+            | {"pile": float(minimum["pile"]), "R_data": errors.data.value, "R_phys": errors.physics.value}
+            | {"evaluations": int(minimum["evaluations"])}
         )
     columns = {f"joint_{name}": ("seed", [row[name] for row in rows]) for name in rows[0]}
     return xr.Dataset(columns, {"seed": np.arange(settings.seeds, dtype=np.int32)})
@@ -180,12 +178,12 @@ def _joint(settings: Settings, bench: Workbench, weight: float) -> xr.Dataset:
 
 def _joint_numbers(joint: xr.Dataset) -> dict[str, Any]:
     mean = {str(name).removeprefix("joint_"): float(column.mean()) for name, column in joint.items()}
-    each = {str(name).removeprefix("joint_"): column.values.tolist() for name, column in joint.items()}
-    return {"mean": mean, "by_seed": each}
+    by_seed = {str(name).removeprefix("joint_"): column.values.tolist() for name, column in joint.items()}
+    return {"mean": mean, "by_seed": by_seed}
 
 
-def _fits(settings: Settings, chosen: float) -> xr.Dataset:
-    """Return the fits of seed 0 with too small, chosen and too large a bandwidth, and what they are to match."""
+def _fits(settings: PoissonSettings, chosen: float) -> xr.Dataset:
+    """Return the posteriors of seed 0 for a bandwidth that is too small, chosen or too large, and the truth."""
     side = np.linspace(-1, 1, settings.picture)
     points = np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
     shape = (settings.picture, settings.picture)
@@ -193,7 +191,7 @@ def _fits(settings: Settings, chosen: float) -> xr.Dataset:
     first = model(chosen, 0, settings.side)
     pictures: dict[str, Any] = {"fit_bandwidth": ("fit", list(fits.values()))}
     posteriors = [ps.posterior(first.replace({"kernel.bandwidth": bandwidth})) for bandwidth in fits.values()]
-    for ending, operator, exact, block in (
+    for suffix, operator, exact, block in (
         ("", ps.identity, solution, first.data[0]),
         ("_laplacian", LAPLACIAN, forcing, first.physics[0]),
     ):
@@ -202,11 +200,11 @@ def _fits(settings: Settings, chosen: float) -> xr.Dataset:
         truth = at(exact, points)
         within = np.mean(np.abs(means - truth) <= 2 * deviations, axis=1)
         pictures |= {
-            f"truth{ending}": (("x", "y"), truth.reshape(shape)),
-            f"fit_mean{ending}": (("fit", "x", "y"), means.reshape(-1, *shape)),
-            f"fit_deviation{ending}": (("fit", "x", "y"), deviations.reshape(-1, *shape)),
-            f"fit_within_two_deviations{ending}": ("fit", within),
-            f"measured{ending}": (("node_x", "node_y"), _on_grid(block.points, block.values)),
+            f"truth{suffix}": (("x", "y"), truth.reshape(shape)),
+            f"fit_mean{suffix}": (("fit", "x", "y"), means.reshape(-1, *shape)),
+            f"fit_deviation{suffix}": (("fit", "x", "y"), deviations.reshape(-1, *shape)),
+            f"fit_within_two_deviations{suffix}": ("fit", within),
+            f"measured{suffix}": (("node_x", "node_y"), _on_grid(block.points, block.values)),
         }
     fine = SQUARE.interior(ps.GaussLegendre(30))
     risks = [ps.accuracy(post, solution, fine, LAPLACIAN, operator_truth=forcing) for post in posteriors]
@@ -232,18 +230,19 @@ def _checks(numbers: dict[str, Any]) -> list[dict[str, Any]]:
     joint = numbers["joint"]["mean"]
     span = [min(chosen["chosen"]), max(chosen["chosen"])]
     return [
-        check("bandwidth chosen by PILE, least and largest of all seeds", "within [0.3, 0.5]", span,
+        check("bandwidth chosen by PILE, smallest and largest over seeds", "within [0.3, 0.5]", span,
               span[0] >= 0.3 and span[1] <= 0.5),
         *(
-            check(f"mean {error} at PILE's bandwidth over the best of the sweep", "at most 1.5", regret, regret <= 1.5)
+            check(f"mean {error} at PILE's bandwidth, relative to the best in the sweep", "at most 1.5", regret,
+                  regret <= 1.5)
             for error, regret in regrets.items()
         ),
         *(
-            check(f"noise variance of {what} by the joint minimisation", "between 0.5 and 2 (true: 1)", joint[name],
+            check(f"noise variance of {what} from the joint minimisation", "between 0.5 and 2 (true: 1)", joint[name],
                   0.5 <= joint[name] <= 2)
             for what, name in (("f", "noise_variance_f"), ("Δf", "noise_variance_laplacian"))
         ),
     ]  # fmt: skip
 
 
-STUDY = Study("poisson", compute, report)
+STUDY = Study("poisson", PoissonSettings, compute, report)

@@ -1,4 +1,4 @@
-"""What the Poisson study shows and says, from its dataset and its summary alone."""
+"""The report of the Poisson study, made from its dataset and its summary."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pilescore.charts import Figure, Mark, Picture, Report, Section, TextTable, digits
-
-from .words import checks_table, details, percent, sweep_panel
+from ..reports import Figure, Mark, Picture, Report, Section, TextTable, digits
+from .report_parts import checks_section, details, percent, sweep_panel
 
 SYMBOLS = {"bandwidth": "bandwidth h", "rho": "physics temperature ρ", "gamma": "data temperature γ"}
 
@@ -21,20 +20,20 @@ def report(results: xr.Dataset, summary: Mapping[str, Any]) -> Report:
     chosen = sweeps["bandwidth"]["PILE"]
     settings = summary["settings"]
     lead = (
-        "Someone measured a field f and its Laplacian Δf on a grid, both with noise of variance 1. Which bandwidth "
+        "A field f and its Laplacian Δf were measured on a grid, both with noise of variance 1. Which bandwidth "
         "should the kernel have, and how much should the data weigh against the equation? PILE answers with one "
-        "number, computed without the truth. Here the truth is known, so that the answer can be checked."
+        "number, computed without the truth. Here the truth is known, so the answer can be checked."
     )
     return Report(
         title="Poisson: one number chooses the model",
         lead=lead,
         verdicts=(
-            (digits(chosen["mean"]), "bandwidth chosen by PILE, mean of all seeds"),
-            (f"{digits(chosen['R_data_regret'])}×", "its error in f, over the best in the sweep"),
-            (f"{digits(chosen['R_phys_regret'])}×", "its error in Δf, over the best in the sweep"),
+            (digits(chosen["mean"]), "bandwidth chosen by PILE, mean over seeds"),
+            (f"{digits(chosen['R_data_regret'])}×", "error in f at this bandwidth, relative to the best in the sweep"),
+            (f"{digits(chosen['R_phys_regret'])}×", "error in Δf at this bandwidth, relative to the best in the sweep"),
             (
                 f"{digits(joint['noise_variance_f'])} and {digits(joint['noise_variance_laplacian'])}",
-                "noise variances of f and Δf found by minimising PILE (true: 1)",
+                "noise variances of f and Δf, found by minimising PILE (true: 1)",
             ),
         ),
         sections=(
@@ -42,7 +41,7 @@ def report(results: xr.Dataset, summary: Mapping[str, Any]) -> Report:
             _sweeps(results, summary),
             _rules(results, summary),
             _fits(results, summary),
-            checks_table(summary),
+            checks_section(summary),
         ),
         details=details(summary),
     )
@@ -51,23 +50,23 @@ def report(results: xr.Dataset, summary: Mapping[str, Any]) -> Report:
 def _problem(results: xr.Dataset, settings: Mapping[str, Any]) -> Section:
     count = settings["side"]
     panels = []
-    for ending, symbol in (("", "f"), ("_laplacian", "Δf")):
-        measured = results[f"measured{ending}"]
-        panels.append(_picture(f"{symbol}: the truth", results[f"truth{ending}"], symbol, _limits(measured)))
-        panels.append(_picture(f"{symbol}: as measured", measured, symbol, _limits(measured)))
+    for suffix, symbol in (("", "f"), ("_laplacian", "Δf")):
+        measured = results[f"measured{suffix}"]
+        panels.append(_picture(f"{symbol}, true", results[f"truth{suffix}"], symbol, _limits(measured)))
+        panels.append(_picture(f"{symbol}, measured", measured, symbol, _limits(measured)))
     return Section(
         "The problem",
         (
-            "Δf = 10 + 10 sin 2πx sin 2πy on the square (−1, 1)², with f = 0 on its boundary. On "
-            f"{count} × {count} Chebyshev nodes f and Δf are measured, each with noise of variance 1. The model is a "
-            "Gaussian process with the kernel exp(−|x − y|²/2h²), conditioned on both. It is not told the boundary "
-            "condition.",
+            "Δf = 10 + 10 sin 2πx sin 2πy on the square (−1, 1)², with f = 0 on the boundary. f and Δf are measured on "
+            f"{count} × {count} Chebyshev nodes, each with noise of variance 1. The model is a Gaussian process with "
+            "the kernel exp(−|x − y|²/2h²), conditioned on both. The boundary condition is not part of the model.",
         ),
         (
             Figure(
                 "problem",
-                "What is to be found, and what is known",
-                "The truth, and what was measured (seed 0). The noise is large beside f, and small beside Δf.",
+                "Truth and measurements",
+                "The truth and the measurements (seed 0). The noise is large compared with f and small compared with "
+                "Δf.",
                 tuple(panels),
             ),
         ),
@@ -82,36 +81,38 @@ def _sweeps(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
         scores = {name: results[f"{short}_{name}"] for name in ("R_data", "R_phys", "pile")}
         marks = [Mark(f"PILE chooses {digits(chosen)}", x=chosen)]
         if true is not None:
-            marks.append(Mark(f"true {digits(true)}", x=true, colour=5))
+            marks.append(Mark(f"true value {digits(true)}", x=true, colour=5))
         panels.append(sweep_panel(f"{symbol[0].upper()}{symbol[1:]}", symbol, scores, "Δf", tuple(marks)))
     rows = []
     for short, name in SYMBOLS.items():
         of, best = summary["sweeps"][short]["PILE"], summary["sweeps"][short]["best in the sweep"]
         cells = [(of[error], best[error], of[f"{error}_regret"]) for error in ("R_data", "R_phys")]
-        rows.append((name, *map(digits, (of["mean"], of["pile"], *cells[0], *cells[1]))))
+        rows.append((name, of["mean"], of["pile"], *cells[0], *cells[1]))
     header = ("sweep", "PILE chooses", "PILE", "R_data", "best", "regret", "R_phys", "best", "regret")
     return Section(
-        "One hyperparameter after the other",
+        "One hyperparameter at a time",
         (
-            "First the bandwidth, at the true temperatures. Then, at the bandwidth that PILE chose for each seed, the "
-            "physics temperature ρ; then, at both, the data temperature γ. R_data and R_phys are expected squared "
-            "errors of the posterior (PPL2-G) in f and in Δf, divided by ∫f² and ∫(Δf)². PILE does not know them.",
+            "The bandwidth is swept first, at the true temperatures. The physics temperature ρ is swept at the "
+            "bandwidth that PILE chose for each seed, and the data temperature γ at the chosen bandwidth and ρ. "
+            "R_data and R_phys are the expected squared errors of the posterior (PPL2-G) in f and Δf, divided by ∫f² "
+            "and ∫(Δf)². They need the truth; PILE does not.",
         ),
         (
             Figure(
                 "sweeps",
                 "PILE and the true errors",
-                "PILE (right axis) is lowest where both errors are low together, or close to it. For small ρ and γ "
-                "it rises steeply: the model fits the noise. For large h it rises because the model cannot follow "
-                f"the data. {_drawn(summary['settings']['seeds'])}",
+                "PILE (right axis) has its minimum at or near the point where both errors are small. For small ρ and γ "
+                "it rises steeply, because the model fits the noise. For large h it rises, because the model cannot "
+                f"follow the data. {_band_text(summary['settings']['seeds'])}",
                 tuple(panels),
                 columns=3,
             ),
         ),
         (
             TextTable(
-                "What PILE chose, the errors there, and the best errors of the sweep, means of all seeds. Regret "
-                "is the first over the second; the two best errors need not be at the same place.",
+                "The choice of PILE, its errors, and the best errors of the sweep, as means over seeds. The regret is "
+                "the error of the choice divided by the best error. The best R_data and the best R_phys can be at "
+                "different values.",
                 header,
                 tuple(rows),
             ),
@@ -119,13 +120,13 @@ def _sweeps(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
     )
 
 
-def _drawn(count: int) -> str:
-    """Say what curves and bands are."""
+def _band_text(count: int) -> str:
+    """Return the sentence that explains the curves and bands."""
     if count == 1:
-        return "One seed, so that there are no bands."
+        return "There is one seed, and therefore no band."
     return (
-        f"Curves are means over {count} seeds, bands two standard deviations; for errors, which are drawn by their "
-        "logarithm, those of the logarithm."
+        f"Curves are means over {count} seeds and bands are ± two standard deviations. For errors both are computed "
+        "from logarithms."
     )
 
 
@@ -135,29 +136,31 @@ def _rules(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
     for short, symbol in (("bandwidth", "h"), ("rho", "ρ"), ("gamma", "γ")):
         for rule, of in sweeps[short].items():
             if rule != "best in the sweep":
-                rows.append((f"{symbol} by {rule}", f"{symbol} = {digits(of['mean'])}", *_errors(of)))
-    found = f"h = {digits(joint['bandwidth'])}, γ = {digits(joint['gamma'])}, ρ = {digits(joint['rho'])}, "
-    rows.append(("all at once by PILE", f"{found}η = {digits(joint['eta'])}", *_errors(joint)))
+                rows.append((f"{symbol} by {rule}", f"{symbol} = {digits(of['mean'])}", of["R_data"], of["R_phys"]))
+    values = f"h = {digits(joint['bandwidth'])}, γ = {digits(joint['gamma'])}, ρ = {digits(joint['rho'])}, "
+    rows.append(("all together by PILE", f"{values}η = {digits(joint['eta'])}", joint["R_data"], joint["R_phys"]))
     sequence = sweeps["gamma"]["PILE"]
     better = [symbol for symbol, error in (("f", "R_data"), ("Δf", "R_phys")) if joint[error] < sequence[error]]
-    compared = {2: "both are lower", 1: f"that in {''.join(better)} is lower", 0: "both are higher"}[len(better)]
+    compared = {2: "both are lower", 1: f"only the error in {''.join(better)} is lower", 0: "both are higher"}[
+        len(better)
+    ]
     return Section(
-        "All at once, and by other rules",
+        "All hyperparameters together, and other rules",
         (
-            "PILE has an exact gradient, so that h, γ, ρ and the scale η can be found together: "
-            f"{digits(joint['evaluations'])} evaluations on average, from h = 1, γ = 1, ρ = 0.1, η = 1. The "
-            f"errors are {digits(joint['R_data'])} in f and {digits(joint['R_phys'])} in Δf, against "
-            f"{digits(sequence['R_data'])} and {digits(sequence['R_phys'])} at the end of the sequence: {compared}. "
-            f"It finds the noise too: variances {digits(joint['noise_variance_f'])} of f and "
-            f"{digits(joint['noise_variance_laplacian'])} of Δf.",
-            "Other rules choose from the same sweeps. The training losses reward a model for fitting its own "
-            f"noise, each in its own way, and disagree. Leave-one-out on the data judges f alone. {_lost(sweeps)}",
+            "PILE has an exact gradient, so h, γ, ρ and the scale η can be found together, from h = 1, γ = 1, ρ = "
+            f"0.1, η = 1, with {digits(joint['evaluations'])} evaluations on average. The errors are "
+            f"{digits(joint['R_data'])} in f and {digits(joint['R_phys'])} in Δf. After the three sweeps they were "
+            f"{digits(sequence['R_data'])} and {digits(sequence['R_phys'])}: {compared}. The minimisation also finds "
+            f"the noise variances: {digits(joint['noise_variance_f'])} for f and "
+            f"{digits(joint['noise_variance_laplacian'])} for Δf.",
+            "Other rules choose from the same sweeps. Each training loss rewards a model for fitting the noise in its "
+            f"own block, and the two losses disagree. Leave-one-out on the data judges f only. {_lost(sweeps)}",
         ),
         (),
         (
             TextTable(
-                "What each rule chooses, and the true errors there, means of all seeds. Temperatures are swept at "
-                "PILE's choices of what came before.",
+                "The choice of each rule and its true errors, as means over seeds. ρ and γ are swept at the values "
+                "that PILE chose in the sweeps before.",
                 ("rule", "choice", "R_data", "R_phys"),
                 tuple(rows),
                 strong=len(rows) - 1,
@@ -167,69 +170,66 @@ def _rules(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
 
 
 def _lost(sweeps: Mapping[str, Any]) -> str:
-    """Say where another rule chose better than PILE."""
+    """Return a sentence on the sweeps in which another rule chose better than PILE."""
     cases = []
     for short, symbol in (("bandwidth", "h"), ("rho", "ρ"), ("gamma", "γ")):
         best = sweeps[short]["PILE"]
         for rule, of in sweeps[short].items():
             if "chosen" in of and of["R_data"] < 0.95 * best["R_data"] and of["R_phys"] < 1.05 * best["R_phys"]:
                 numbers = f"R_data {digits(of['R_data'])} against {digits(best['R_data'])}"
-                cases.append(f"for {symbol} {rule} chose better ({numbers}, with the same R_phys within 5% or less)")
-    return f"PILE does not always win: {'; '.join(cases)}." if cases else "None chose better than PILE."
-
-
-def _errors(of: Mapping[str, Any]) -> tuple[str, str]:
-    return digits(of["R_data"]), digits(of["R_phys"])
+                cases.append(f"for {symbol}, {rule} chose better ({numbers}, with R_phys at most 5% larger)")
+    return f"PILE is not always best: {'; '.join(cases)}." if cases else "No rule chose better than PILE."
 
 
 def _fits(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
     figures = []
-    for ending, symbol, seen in (
+    for suffix, symbol, caption in (
         (
             "",
             "f",
-            "Under-smoothed, the fit follows the noise from node to node; over-smoothed, it is too round, wrong at the "
-            "corners and edges, and its deviation does not show it.",
+            "The under-smoothed fit follows the noise from node to node. The over-smoothed fit is wrong at the corners "
+            "and edges, and its deviation does not show this.",
         ),
         (
             "_laplacian",
             "Δf",
-            "The failures are plain in Δf: under-smoothed, it is noise (mind the scale of its deviation); "
-            "over-smoothed, none of the waves is left, with a small deviation all the same.",
+            "Δf shows the failures clearly. Under-smoothed, it is noise (note the scale of its deviation). "
+            "Over-smoothed, the waves are lost, but the deviation is still small.",
         ),
     ):
-        truth, means = results[f"truth{ending}"], results[f"fit_mean{ending}"]
-        limits, deviations = _limits(results[f"measured{ending}"]), results[f"fit_deviation{ending}"]
-        wide = (0.0, float(deviations.sel(fit=["chosen", "over-smoothed"]).max()))
+        truth, means = results[f"truth{suffix}"], results[f"fit_mean{suffix}"]
+        limits, deviations = _limits(results[f"measured{suffix}"]), results[f"fit_deviation{suffix}"]
+        # The deviation of the under-smoothed fit is so large that it has a colour scale of its own.
+        common = (0.0, float(deviations.sel(fit=["chosen", "over-smoothed"]).max()))
         panels = [
-            _picture("the truth", truth, symbol, limits),
-            _picture("as measured", results[f"measured{ending}"], symbol, limits),
+            _picture("truth", truth, symbol, limits),
+            _picture("measurements", results[f"measured{suffix}"], symbol, limits),
             _picture("error of the chosen fit", abs(means.sel(fit="chosen") - truth), f"|error in {symbol}|"),
         ]
         for fit, of in summary["fits"].items():
             panels.append(_picture(f"{fit}, h = {digits(of['bandwidth'])}", means.sel(fit=fit), symbol, limits))
         for fit in summary["fits"]:
-            scale = None if fit == "under-smoothed" else wide
+            scale = None if fit == "under-smoothed" else common
             panels.append(_picture(f"deviation, {fit}", deviations.sel(fit=fit), f"deviation of {symbol}", scale))
-        name = f"fits_{'laplacian' if ending else 'f'}"
-        figures.append(Figure(name, f"Fits of {symbol} (seed 0)", seen, tuple(panels), columns=3))
+        name = f"fits_{'laplacian' if suffix else 'f'}"
+        figures.append(Figure(name, f"Fits of {symbol} (seed 0)", caption, tuple(panels), columns=3))
     header = ("fit", "h", "R_data", "R_phys", "f within two deviations", "Δf within two deviations")
     inside = ("within_two_deviations", "within_two_deviations_laplacian")
     rows = tuple(
-        (fit, digits(of["bandwidth"]), *_errors(of), *(percent(of[name]) for name in inside))
+        (fit, of["bandwidth"], of["R_data"], of["R_phys"], *(percent(of[name]) for name in inside))
         for fit, of in summary["fits"].items()
     )
     return Section(
-        "What happens when it is not followed",
+        "Fits with other bandwidths",
         (
-            "The same data with a bandwidth that is too small, the one that PILE chose, and one that is too large. "
-            "A model that is wrong need not look uncertain: the over-smoothed one is sure of itself.",
+            "The same data are fitted with a bandwidth that is too small, with the one that PILE chose, and with one "
+            "that is too large. A wrong model can look certain: the over-smoothed fit has small deviations.",
         ),
         tuple(figures),
         (
             TextTable(
-                "Errors, and the part of the square on which the truth lies within two posterior deviations of the fit "
-                "(95% is what one hopes for).",
+                "Errors, and the share of the square where the truth lies within two posterior deviations of the fit "
+                "(95% if the deviations are right).",
                 header,
                 rows,
                 strong=1,

@@ -1,0 +1,191 @@
+"""Checks of how well the model fits and predicts the data: collapse, overfitting, smoothing, outliers, calibration."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...errors import listed
+from ..context import FEWEST_DATA, LONGER, SHORTER, DiagnosisContext, length_names
+from ..findings import Finding
+from ..residuals import robust_sizes
+
+OVERFIT_NATS = 3.0
+"""Small training errors are overfitting if more noise or longer lengths gain more nats than this."""
+
+PREDICTED_FRACTION = 0.5
+"""Small training errors are overfitting if left-out predictions explain less of the data's mean square than this."""
+
+INTERVALS = {50: 0.6744897501960817, 80: 1.2815515655446004, 95: 1.959963984540054}
+"""Half the widths of intervals, in standard deviations, by their coverage in percent."""
+
+MOST_NAMED = 10
+"""The largest number of outliers that a finding names."""
+
+
+def collapsed(context: DiagnosisContext) -> Finding:
+    """Check whether the posterior mean explains almost none of the data."""
+    model, fitted = context.model, context.residuals.fitted
+    role = "data" if model.data else "physics"
+    shares: dict[str, float] = {}
+    left, total, start = 0.0, 0.0, 0
+    for block, label in zip(model.blocks, model.labels, strict=True):
+        rows = slice(start, start + block.size)
+        start += block.size
+        if block.role == role:
+            # In units of the noise: blocks in different units count alike.
+            noise = context.residuals.noise[rows]
+            errors, values = float(fitted[rows] ** 2 @ (1 / noise)), float(block.values**2 @ (1 / noise))
+            left, total = left + errors, total + values
+            shares[label] = 1.0 - errors / values if values > 0 else math.nan
+    if not total > 0:
+        return context.skip("collapsed", "All values are zero, so there is nothing to explain.")
+    share = 1.0 - left / total
+    return context.finding(
+        "collapsed",
+        share,
+        "failure",
+        f"the fraction of the {role} that the posterior mean explains is",
+        f"The solution explains {100 * max(share, 0):.2g}% of the mean square of the {role}: the model takes almost "
+        "everything for noise.",
+        "smaller upper bounds of gamma and rho, other starts with short lengths, a kernel that suits the equation "
+        "(ps.data_free_pile, ps.choose), or scoring the data given the physics (score='given_physics').",
+        below=True,
+        shares=shares,
+    )
+
+
+def overfit(context: DiagnosisContext) -> Finding:
+    """Check whether training errors are far below left-out errors, and the evidence prefers more noise."""
+    residuals, model = context.residuals, context.model
+    if residuals.data.stop < FEWEST_DATA:
+        return context.skip("overfit", f"There are fewer than {FEWEST_DATA} data.")
+    deviation = np.sqrt(residuals.noise[residuals.data])
+    training, left_out = (errors[residuals.data] / deviation for errors in (residuals.fitted, residuals.left_out))
+    values = model.values[residuals.data] / deviation
+    if not values.any():
+        return context.skip("overfit", "All data are zero.")
+    ratio = float(np.sqrt(training @ training / (left_out @ left_out)))
+    predicted = 1.0 - float(left_out @ left_out / (values @ values))
+    small = ratio < context.thresholds.overfit
+    gains = context.gains_by_noise if small else {}
+    best = max(gains, key=lambda change: gains[change], default="")
+    prefers_noise = bool(best) and gains[best] > OVERFIT_NATS
+    more = f", and {best} would gain {gains[best]:.3g} nats" if prefers_noise else ""
+    fires = small and (prefers_noise or predicted < PREDICTED_FRACTION)
+    meaning = "But left-out data are predicted, and the evidence does not prefer more noise: the data are precise."
+    if fires:
+        meaning = (
+            f"The model interpolates the data but does not predict them: of the mean square of left-out data, "
+            f"{100 * max(predicted, 0):.4g}% is predicted{more}."
+        )
+    return context.finding(
+        "overfit",
+        ratio,
+        "failure",
+        "the ratio of training errors to errors of left-out data is",
+        meaning,
+        "a larger gamma, longer lengths; or let ps.minimize choose both.",
+        below=True,
+        fires=fires,
+        left_out_share=predicted,
+        gains=gains,
+        standardised=float(np.sqrt(np.mean(training**2))),
+    )
+
+
+def over_smoothed(context: DiagnosisContext) -> Finding:
+    """Check whether shorter lengths have more evidence."""
+    return _smoothing(context, "over_smoothed", SHORTER, "shorter", "long")
+
+
+def under_smoothed(context: DiagnosisContext) -> Finding:
+    """Check whether longer lengths have more evidence."""
+    return _smoothing(context, "under_smoothed", LONGER, "longer", "short")
+
+
+def _smoothing(context: DiagnosisContext, name: str, factors: tuple[float, ...], better: str, present: str) -> Finding:
+    names = length_names(context.model)
+    if not names:
+        return context.skip(name, f"{context.model.kernel!r} has no length.")
+    profile, slope = context.length_profile, context.length_slope
+    best = max(factors, key=lambda factor: profile[factor])
+    return context.finding(
+        name,
+        max(profile[best], 0.0),
+        "warning",
+        f"the gain from {better} lengths, in nats, is",
+        f"The kernel is too {present}: lengths × {best:.2g} would gain {profile[best]:.3g} nats (the slope of the free "
+        f"energy in the logarithm of the lengths is {slope:+.3g}).",
+        f"{better} lengths: ps.minimize(model, over={{'{names[0]}': (low, high), …}}).",
+        slope=slope,
+        profile=profile,
+    )
+
+
+def outliers(context: DiagnosisContext) -> Finding:
+    """Check whether left-out errors of single data are far beyond those of the others."""
+    residuals, model, rows = context.residuals, context.model, context.outlying
+    if residuals.data.stop < FEWEST_DATA:
+        return context.skip("outliers", f"There are fewer than {FEWEST_DATA} data.")
+    sizes = robust_sizes(residuals)
+    number = np.repeat(np.arange(len(model.data)), [block.size for block in model.data])
+    first = np.cumsum([0, *(block.size for block in model.data)])
+    named = [
+        {
+            "block": model.labels[number[row]],
+            "index": int(row - first[number[row]]),
+            "value": float(model.values[row]),
+            "predicted": float(model.values[row] - residuals.left_out[row]),
+            "deviations": float(sizes[row]),
+        }
+        for row in rows[:MOST_NAMED]
+    ]
+    which = listed([f"{outlier['block']}[{outlier['index']}]" for outlier in named[:3]]) if named else ""
+    more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+    return context.finding(
+        "outliers",
+        float(sizes.max()),
+        "warning",
+        "the largest error of a left-out datum, in robust deviations, is",
+        f"{which}{more} {'is' if len(rows) == 1 else 'are'} far from the prediction by all other data and the physics."
+        if len(rows)
+        else "But there are too many such errors to be outliers.",
+        "look at these values; correct them, leave them out, or give them a larger noise.",
+        fires=len(rows) > 0,
+        outliers=named,
+        count=len(rows),
+    )
+
+
+def miscalibrated(context: DiagnosisContext) -> Finding:
+    """Check whether intervals of left-out predictions contain too few or too many of the data."""
+    scaled = np.abs(context.residuals.scaled[context.residuals.data])
+    if len(scaled) < FEWEST_DATA:
+        return context.skip("miscalibrated", f"There are fewer than {FEWEST_DATA} data.")
+    coverage = {level: float(np.mean(scaled <= width)) for level, width in INTERVALS.items()}
+    excess = {level: share - level / 100 for level, share in coverage.items()}
+    # Three binomial standard deviations: differences below are likely by chance.
+    chance = {level: 3.0 * math.sqrt(level / 100 * (1 - level / 100) / len(scaled)) for level in INTERVALS}
+    worst = max(excess, key=lambda level: abs(excess[level]) if abs(excess[level]) > chance[level] else -1.0)
+    fires = abs(excess[worst]) > max(context.thresholds.miscalibrated, chance[worst])
+    size = float(np.sqrt(np.mean(scaled**2)))
+    if not size > 0:
+        return context.skip("miscalibrated", "All data are predicted without any error.")
+    side = "too narrow" if excess[worst] < 0 else "too wide"
+    return context.finding(
+        "miscalibrated",
+        abs(excess[worst]),
+        "warning",
+        "the error of the coverage of intervals of left-out data is",
+        f"Predicted deviations are {side}: {worst}% intervals contain {100 * coverage[worst]:.0f}% of left-out data, "
+        f"whose errors are {size:.2g} predicted deviations."
+        if fires
+        else "But with so few data this can happen by chance.",
+        f"let ps.minimize choose gamma{' (it is too small)' if excess[worst] < 0 else ''} and eta, or multiply "
+        f"deviations by {size:.2g}.",
+        fires=fires,
+        coverage=coverage,
+        rms=size,
+    )

@@ -1,0 +1,267 @@
+"""Check of the kernel: whether a rotated and stretched kernel of the same family suits the equation better."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ...errors import PilescoreError, PrecisionWarning
+from ...inference import Score
+from ...kernels import Kernel, Product, Radial, Scalar, Scaled, Sum, real
+from ...model import Model, is_temperature, named_paths
+from ...search import Minimum, RunOptions, SearchOptions, minimize
+from ..context import DiagnosisContext, free_energy, is_precise, length_names
+from ..findings import Finding
+
+SHAPE_BOUND = 3.0
+"""The bound on the entries of `L`, both ways."""
+
+SHAPE_START = 1.0
+"""Entries of `L` at the starts of the search without data, besides zero: with too few nodes it has several minima."""
+
+CLEAR_NATS = 3.0
+"""The data are asked only if a stretched kernel gains more nats than this without data."""
+
+SEARCH = SearchOptions(tolerance=1e-5, max_evaluations=60, curvature=False)
+"""How the stretch is searched: its gain needs few digits."""
+
+QUIET = RunOptions(progress=False)
+
+GIVEN_PHYSICS = Score(given_physics=True)
+
+WIDEST_FACTOR = 1e4
+"""Bounds of temperatures and lengths while a stretched kernel is tried, as a factor both ways."""
+
+STRETCH_FRACTIONS = (1.0, 0.7, 0.4, 0.2, 0.05)
+"""Fractions of the stretch that the equation prefers, from which the search with data may start."""
+
+LENGTH_FACTORS, NOISE_FACTORS = (10.0, 3.0, 1.0, 0.3, 0.1), (1.0, 0.1)
+"""Factors of lengths and of γ at these starts: a collapsed model has arbitrary lengths and too much noise."""
+
+HALVINGS = 12
+"""Halvings and squarings in the series for the exponential of a matrix."""
+
+
+class Stretched(Radial):
+    """A radial kernel of differences multiplied by `A = exp L`: its metric `M` becomes `A M A`.
+
+    `L` is symmetric with trace zero, so `A` keeps volumes: the stretch is not another way to change all lengths.
+    """
+
+    base: Radial
+    shape: Float[Array, " p"] = eqx.field(converter=real("Stretched shape", ndim=1), metadata={"role": "shape"})
+    """The upper triangle of `L` by rows, without its last entry."""
+
+    @property
+    def smoothness(self) -> float | int:
+        """The smoothness of the base kernel."""
+        return self.base.smoothness
+
+    @property
+    def exponential(self) -> bool:
+        """As for the base kernel."""
+        return self.base.exponential
+
+    def profile(self, q: Scalar, order: int) -> Scalar:
+        """Return the profile of the base kernel."""
+        return self.base.profile(q, order)
+
+    def metric(self, dimension: int) -> Any:
+        """Return `A M A`."""
+        A = _exponential(self.shape, dimension)
+        entries = [[0.0 if entry is None else entry for entry in row] for row in self.base.metric(dimension)]
+        M = A @ jnp.array([[jnp.asarray(entry, dtype=float) for entry in row] for row in entries]) @ A
+        return tuple(tuple(M[i, k] for k in range(dimension)) for i in range(dimension))
+
+    def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
+        """Check the points as the base kernel does."""
+        self.base.check_points(points)
+
+
+def _symmetric(shape: Float[Array, " p"], dimension: int) -> Float[Array, "d d"]:
+    """Return `L`: the last entry of its diagonal follows from trace zero."""
+    rows, columns = np.triu_indices(dimension)
+    upper = jnp.zeros((dimension, dimension)).at[rows[:-1], columns[:-1]].set(shape)
+    upper = upper.at[-1, -1].set(-jnp.trace(upper))
+    return upper + upper.T - jnp.diag(jnp.diagonal(upper))
+
+
+def _exponential(shape: Float[Array, " p"], dimension: int) -> Float[Array, "d d"]:
+    """Return `exp L`, differentiable also at equal eigenvalues, where the derivative of `eigh` is NaN."""
+    symmetric = _symmetric(shape, dimension)
+    if dimension == 2:  # L² = r² I, so exp L = cosh r · I + (sinh r)/r · L
+        square = symmetric[0, 0] ** 2 + symmetric[0, 1] ** 2
+        apart = square > 1e-8
+        r = jnp.sqrt(jnp.where(apart, square, 1.0))  # the derivative of √ at 0 is infinite
+        cosh = jnp.where(apart, jnp.cosh(r), 1.0 + square / 2 + square**2 / 24)
+        sinc = jnp.where(apart, jnp.sinh(r) / r, 1.0 + square / 6 + square**2 / 120)
+        return cosh * jnp.eye(2) + sinc * symmetric
+    small = symmetric / 2.0**HALVINGS
+    term = total = jnp.eye(dimension)
+    for k in range(1, 6):
+        term = term @ small / k
+        total = total + term
+    for _ in range(HALVINGS):
+        total = total @ total
+    return total
+
+
+def ill_suited_kernel(context: DiagnosisContext) -> Finding:
+    """Check whether a rotated and stretched kernel suits the equation far better, and the evidence agrees."""
+    model, name = context.model, "ill_suited_kernel"
+    dimension = model.blocks[0].dimension
+    if not model.physics or dimension not in (2, 3):
+        return context.skip(name, "This check is for equations in two and three dimensions.")
+    if not _is_radial(model.kernel):
+        return context.skip(name, f"{model.kernel!r} is not made of stationary kernels that can be stretched.")
+    model = _with_enough_prior(context)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrecisionWarning)
+            data_free_gain, shape = _gain_without_data(model, dimension)
+            gain, count, unit = data_free_gain, sum(block.size for block in model.physics), "node"
+            if model.data and data_free_gain > CLEAR_NATS:
+                count, unit = sum(block.size for block in model.data), "datum"
+                longer = {each: LENGTH_FACTORS[0] * model.parameters[each] for each in length_names(model)}
+                shapes = [shape, _gain_without_data(model.replace(longer), dimension)[1]]
+                gain, shape = _gain_with_data([context.model, model], shapes)
+    except PilescoreError as failure:
+        return context.skip(name, f"No stretched kernel could be scored: {failure}")
+    values, vectors = np.linalg.eigh(np.asarray(_symmetric(jnp.asarray(shape), dimension)))
+    # exp L shrinks differences most along the smallest eigenvalue: the kernel is longest there.
+    direction = vectors[:, 0] * np.sign(vectors[np.argmax(np.abs(vectors[:, 0])), 0])
+    factor = math.exp(values[-1] - values[0])
+    along = ", ".join(f"{part:.3g}" for part in direction)
+    axes = f" of ({', '.join(model.names)})" if model.names else ""
+    return context.finding(
+        name,
+        gain / count,
+        "failure",
+        f"the gain from a rotated and stretched kernel, in nats per {unit}, is",
+        f"The kernel does not suit the equation: stretched {factor:.3g} times as far in the direction ({along}){axes} "
+        f"as across it, it would gain {gain:.3g} nats{'' if model.data else ', before there are any data'}.",
+        "a bandwidth for each axis (ps.RBF(bandwidth=[…])), ps.AnisotropicRBF, ps.kernels.FullCovarianceRBF or "
+        "ps.kernels.LinearMap with this direction; ps.data_free_landscape shows which suits.",
+        fires=gain > CLEAR_NATS
+        and gain > context.thresholds.ill_suited_kernel * count
+        and (unit == "datum" or not model.data),
+        gain=gain,
+        data_free_gain=data_free_gain,
+        direction=direction.tolist(),
+        stretch=factor,
+    )
+
+
+def _is_radial(kernel: Kernel) -> bool:
+    """Whether all parts of a kernel can be stretched."""
+    if isinstance(kernel, Sum | Product):
+        return all(map(_is_radial, kernel.parts))
+    return _is_radial(kernel.kernel) if isinstance(kernel, Scaled) else isinstance(kernel, Radial)
+
+
+def stretched_kernel(kernel: Kernel, shape: Float[np.ndarray, " p"]) -> Kernel:
+    """Return a kernel with all its radial parts stretched by the same `L`."""
+
+    def stretch(part: Any) -> Any:
+        return Stretched(part, jnp.asarray(shape)) if isinstance(part, Radial) else part
+
+    return jax.tree.map(stretch, kernel, is_leaf=lambda part: isinstance(part, Radial))
+
+
+def _gain_without_data(model: Model, dimension: int) -> tuple[float, np.ndarray]:
+    """Return the nats gained by the best stretch for the homogeneous equation alone, and its shape."""
+    homogeneous = [eqx.tree_at(lambda b: b.values, block, np.zeros(block.size)) for block in model.physics]
+    start = np.zeros(dimension * (dimension + 1) // 2 - 1)
+    alone = model.replace(kernel=stretched_kernel(model.kernel, start), data=(), physics=homogeneous)
+    best = _search_shape(alone, Score())
+    gain = 0.5 * alone.size * (float(best.descents[0].path["pile"][0]) - best.pile.value)
+    return gain, _shape(best.model)
+
+
+def _gain_with_data(models: list[Model], shapes: list[np.ndarray]) -> tuple[float, np.ndarray]:
+    """Return the nats gained by a stretch for the data given the physics, and its shape.
+
+    Lengths and temperatures are free with and without the stretch. The joint score would also reward a small operator
+    on draws of the prior, however good the solution is.
+
+    Parameters
+    ----------
+    models
+        Models without a stretch to start from.
+    shapes
+        The shapes that the equation prefers at the present lengths, and at longer ones, which nodes resolve better.
+    """
+    plain = [minimize(model, _wide_bounds(model), score=GIVEN_PHYSICS, search=SEARCH, run=QUIET) for model in models]
+    precise = [minimum for minimum in plain if is_precise(minimum.pile)]
+    if not precise:
+        return 0.0, shapes[0]
+    best = min(precise, key=lambda minimum: minimum.pile.value)
+    before, start = best.pile.free_energy, best.model
+    choices = itertools.product(shapes, STRETCH_FRACTIONS, LENGTH_FACTORS, NOISE_FACTORS)
+    trial = min((_trial(start, *choice) for choice in choices), key=_energy)
+    if not _energy(trial) < before:
+        return 0.0, shapes[0]
+    best = _search_shape(trial, GIVEN_PHYSICS)
+    if not is_precise(best.pile):  # rounding took all digits there
+        return before - _energy(trial), _shape(trial)
+    return before - best.pile.free_energy, _shape(best.model)
+
+
+def _with_enough_prior(context: DiagnosisContext) -> Model:
+    """Return the model with a prior variance at least as large as the data; a collapsed model may have almost none."""
+    model, residuals = context.model, context.residuals
+    if not model.data:
+        return model
+    factor = float(np.mean(model.values[residuals.data] ** 2) / np.mean(residuals.prior[residuals.data]))
+    return model.replace({"eta": max(1.0, factor) * float(model.eta)})
+
+
+def _trial(model: Model, shape: np.ndarray, fraction: float, length: float, noise: float) -> Model:
+    """Return a model to start from: stretched by a fraction of `L`, with other lengths and less noise in the data."""
+    trial = model.replace(kernel=stretched_kernel(model.kernel, fraction * shape))
+    parameters, roles = trial.parameters, trial.roles
+    factors = {"length": length, "data_temperature": noise}
+    return trial.replace({name: factors[roles[name]] * parameters[name] for name in roles if roles[name] in factors})
+
+
+def _energy(model: Model) -> float:
+    return free_energy(model, GIVEN_PHYSICS)
+
+
+def _wide_bounds(model: Model) -> dict[str, tuple[Any, Any]]:
+    """Return wide bounds for lengths and all temperatures."""
+    names = [name for name, path in named_paths(model).items() if is_temperature(path[0])]
+    parameters = model.parameters
+    return {
+        name: (parameters[name] / WIDEST_FACTOR, parameters[name] * WIDEST_FACTOR)
+        for name in [*names, *length_names(model)]
+    }
+
+
+def _search_shape(model: Model, score: Score) -> Minimum:
+    """Return the minimum over the stretch, common to all parts of the kernel; with data also over lengths and noise."""
+    first, *others = _shape_names(model)
+    over = {first: (-SHAPE_BOUND, SHAPE_BOUND), **(_wide_bounds(model) if score.given_physics else {})}
+    ties = {other: lambda p: p[first] for other in others}
+    shapes = [_shape(model)]
+    if not score.given_physics:
+        shapes += [sign * SHAPE_START * unit for unit in np.eye(len(shapes[0])) for sign in (1, -1)]
+    starts = [{first: shape} for shape in shapes]
+    return minimize(model, over, starts=starts, ties=ties, score=score, search=SEARCH, run=QUIET)
+
+
+def _shape(model: Model) -> np.ndarray:
+    return np.asarray(model.parameters[_shape_names(model)[0]])
+
+
+def _shape_names(model: Model) -> list[str]:
+    """Return the names of the shapes of stretched kernels."""
+    return [name for name, role in model.roles.items() if role == "shape"]

@@ -1,0 +1,192 @@
+"""What the checks of a diagnosis share: the model, its residuals, and its score at other hyperparameters."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Int
+
+from ..errors import PilescoreError
+from ..inference import Pile, Score, WarmStart, systems_of
+from ..model import Model, is_temperature, named_paths
+from ..search import Minimum, SearchSpace
+from .findings import Finding, Severity, Thresholds
+from .residuals import Residuals, residuals_of, robust_sizes, without_rows
+
+FEWEST_DATA = 8
+"""With fewer data, their spread is not meaningful."""
+
+UNLIKELY_DEVIATIONS = 3.0
+"""An outlier is also this many predicted deviations off: in a smooth problem the largest of tiny errors is none."""
+
+LARGEST_OUTLIER_FRACTION = 0.05
+"""If a larger fraction of the data has large errors, the noise has heavy tails and they are not outliers."""
+
+LARGEST_ROUNDING_NATS = 0.1
+"""Scores with a larger rounding error are not used."""
+
+SHORTER, LONGER = (0.25, 0.5, math.sqrt(0.5)), (math.sqrt(2.0), 2.0, 4.0)
+"""Factors of all lengths in the profile about the present ones."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DiagnosisContext:
+    """The model that is diagnosed, and what is known about the search that found it."""
+
+    model: Model
+    """The model; a nonlinear one is linearised at its most likely solution."""
+    source: Model
+    """The model as it was given."""
+    warm_start: WarmStart
+    """The solution of a nonlinear model, from which others are solved."""
+    minimum: Minimum | None
+    space: SearchSpace | None
+    """The bounds within which hyperparameters were chosen, if they are known."""
+    score: Score
+    thresholds: Thresholds
+
+    def finding(
+        self,
+        name: str,
+        number: float,
+        severity: Severity,
+        measure: str,
+        meaning: str,
+        advice: str,
+        *,
+        below: bool = False,
+        fires: bool | None = None,
+        **details: Any,
+    ) -> Finding:
+        """Return the outcome of a check: it fires beyond its threshold, unless `fires` says otherwise."""
+        threshold = float(getattr(self.thresholds, name))
+        beyond = number < threshold if below else number > threshold
+        status: Literal["fired", "fine"] = "fired" if (beyond if fires is None else fires) else "fine"
+        return Finding(name, status, severity, float(number), threshold, below, measure, meaning, advice, details)
+
+    def skip(self, name: str, reason: str) -> Finding:
+        """Return the outcome of a check that could not be made."""
+        threshold = float(getattr(self.thresholds, name))
+        return Finding(name, "skipped", "note", math.nan, threshold, False, "", reason, "", {})
+
+    @functools.cached_property
+    def residuals(self) -> Residuals:
+        """The residuals of the model."""
+        return residuals_of(self.model)
+
+    @functools.cached_property
+    def outlying(self) -> Int[np.ndarray, " k"]:
+        """The rows of outliers among the data, worst first; empty if they are too many to be outliers."""
+        sizes, scaled = robust_sizes(self.residuals), np.abs(self.residuals.scaled[self.residuals.data])
+        rows = np.flatnonzero((sizes > self.thresholds.outliers) & (scaled > UNLIKELY_DEVIATIONS))
+        few = len(sizes) >= FEWEST_DATA and len(rows) <= max(2, LARGEST_OUTLIER_FRACTION * len(sizes))
+        return rows[np.argsort(-sizes[rows])] if few else rows[:0]
+
+    @functools.cached_property
+    def cleaned(self) -> Residuals:
+        """The residuals of the model without outliers, which would look like contradictions."""
+        return residuals_of(without_rows(self.model, self.outlying)) if len(self.outlying) else self.residuals
+
+    @functools.cached_property
+    def energy(self) -> float:
+        """The free energy of the model as it is."""
+        return systems_of(self.source, self.score, self.warm_start).pile(self.score).free_energy
+
+    def energy_with(self, changes: Mapping[str, Any]) -> float:
+        """Return the free energy with other hyperparameters; infinite if it cannot be computed precisely."""
+        return free_energy(self.source.replace(changes), self.score, self.warm_start)
+
+    @functools.cached_property
+    def positions(self) -> dict[str, float]:
+        """The position of each searched hyperparameter between its bounds, from 0 to 1, in search coordinates."""
+        # The bounds of a profiled search hold at another η.
+        if self.space is None or (self.minimum is not None and self.minimum.score.profiled):
+            return {}
+        low, high = np.array(self.space.bounds).T
+        u = self.space.encode(self.space.values_of(self.source))
+        return dict(zip(self.space.names, ((u - low) / (high - low)).tolist(), strict=True))
+
+    @functools.cached_property
+    def at_bounds(self) -> dict[str, Literal["lower", "upper"]]:
+        """Hyperparameters that are at a bound."""
+        sides: dict[str, Literal["lower", "upper"]] = {}
+        if self.minimum is not None:
+            sides |= self.minimum.at_bounds
+        near = self.thresholds.at_bound
+        sides |= {name: "lower" for name, position in self.positions.items() if position <= near}
+        sides |= {name: "upper" for name, position in self.positions.items() if position >= 1.0 - near}
+        return sides
+
+    def was_searched(self, name: str) -> bool:
+        """Whether a hyperparameter, or an element of it, was searched over; True for all if no search is known."""
+        names = () if self.space is None else self.space.names
+        searched = [*names, *(self.minimum.values if self.minimum is not None else ())]
+        return not searched or name in {part for full in searched for part in (full, full.split("[")[0])}
+
+    @property
+    def temperatures(self) -> dict[str, float]:
+        """γ, ρ, η and the temperatures of single blocks, by name."""
+        paths = named_paths(self.model)
+        return {name: float(v) for name, v in self.model.parameters.items() if is_temperature(paths[name][0])}
+
+    @functools.cached_property
+    def length_profile(self) -> dict[float, float]:
+        """The nats gained by other lengths, by their factor; lengths at a bound on that side stay."""
+        return {factor: self.energy - self.energy_with(self._scaled_lengths(factor)) for factor in (*SHORTER, *LONGER)}
+
+    @functools.cached_property
+    def length_slope(self) -> float:
+        """The slope of the free energy in the logarithm of all lengths."""
+        names, score = length_names(self.model), self.score
+        pile, slopes = systems_of(self.model, score, explain=False).pile_and_gradient(names, score)
+        parameters = self.model.parameters
+        return 0.5 * pile.size * float(sum(np.sum(slopes[name] * np.asarray(parameters[name])) for name in names))
+
+    def _scaled_lengths(self, factor: float) -> dict[str, Any]:
+        """Return all lengths times a factor, except those at a bound on that side."""
+        side = "lower" if factor < 1 else "upper"
+        blocked = {name for name, at in self.at_bounds.items() if at == side}
+        scaled: dict[str, Any] = {}
+        for name in length_names(self.model):
+            value = np.asarray(self.model.parameters[name])
+            free = [f"{name}[{i}]" not in blocked for i in range(value.size)] if value.ndim else name not in blocked
+            scaled[name] = np.where(free, factor, 1.0) * value
+        return scaled
+
+    @functools.cached_property
+    def gains_by_noise(self) -> dict[str, float]:
+        """The nats gained by more noise of the data, with the present lengths and with longer ones."""
+        gains = {}
+        roles, temperatures = self.model.roles, self.temperatures
+        for name in [name for name in temperatures if roles[name] == "data_temperature"]:
+            for factor in (10.0, 100.0, 1e4):
+                noise = {name: factor * temperatures[name]}
+                gains[f"{name} × {factor:g}"] = self.energy - self.energy_with(noise)
+                for by in (2.0, 5.0) if length_names(self.model) else ():
+                    nats = self.energy - self.energy_with({**self._scaled_lengths(by), **noise})
+                    gains[f"{name} × {factor:g} with lengths × {by:g}"] = nats
+        return gains
+
+
+def free_energy(model: Model, score: Score, warm_start: WarmStart | None = None) -> float:
+    """Return the free energy of a model; infinite if it cannot be computed precisely."""
+    try:
+        pile = systems_of(model, score, warm_start, explain=False).pile(score)
+    except PilescoreError:
+        return math.inf
+    return pile.free_energy if is_precise(pile) else math.inf
+
+
+def is_precise(pile: Pile) -> bool:
+    """Whether the rounding error of a score, in nats, is small."""
+    return 0.5 * pile.size * pile.rounding <= LARGEST_ROUNDING_NATS
+
+
+def length_names(model: Model) -> list[str]:
+    """Return the names of the kernel's lengths."""
+    return [name for name, role in model.roles.items() if role == "length"]

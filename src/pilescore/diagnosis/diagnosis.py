@@ -1,0 +1,110 @@
+"""The diagnosis of a model: all checks, one after the other."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..errors import OutsideDomainWarning, PrecisionWarning, nearest, require
+from ..inference import Score, WarmStart, as_score
+from ..model import Model
+from ..nonlinear import solve_nonlinear
+from ..parallel import progress_bar
+from ..search import Minimum, search_space
+from .checks import CHECKS
+from .context import DiagnosisContext
+from .findings import Diagnosis, Finding, Thresholds, ordered
+
+
+def diagnose(
+    model: Model | Minimum,
+    *,
+    over: Mapping[str, Any] | None = None,
+    score: Score | str | None = None,
+    thresholds: Thresholds | None = None,
+    checks: Iterable[str] | None = None,
+    progress: bool | None = None,
+) -> Diagnosis:
+    """Return what is wrong with a model, worst first, with numbers, thresholds and advice.
+
+    A check that cannot be made is skipped, with the reason. A model that cannot be factored raises
+    `NotPositiveDefiniteError`, as `pile` does.
+
+    Parameters
+    ----------
+    model
+        A model, or the result of `minimize`, which also provides bounds and curvature. A nonlinear model is solved, and
+        the checks look at its linearisation; scores at other hyperparameters are those of the nonlinear model.
+    over
+        The bounds within which hyperparameters were chosen, as for `minimize`, to see which are at a bound.
+    score
+        How the model is scored, `"joint"` or `"given_physics"` as in `pile`; by default as the minimum was found.
+    thresholds
+        When each check fires.
+    checks
+        The names of the checks to make; by default all. `ill_suited_kernel`, `flat_direction` and
+        `unresolved_quadrature` take most of the time.
+    progress
+        Show a progress bar; by default only on a terminal.
+
+    Examples
+    --------
+    A model with far too much noise:
+
+    >>> import numpy as np, pilescore as ps
+    >>> line = ps.Box(x=(0, 1))
+    >>> (dx,) = ps.partials(line)
+    >>> x = np.linspace(0, 1, 30)
+    >>> model = ps.Model(
+    ...     kernel=ps.RBF(bandwidth=0.3),
+    ...     data=ps.observe(ps.identity, np.sin(9 * x), at=x),
+    ...     physics=ps.impose(dx**2 + 81 * ps.identity, 0.0, on=line.interior(ps.GaussLegendre(12))),
+    ...     gamma=1e3,
+    ...     rho=1e-2,
+    ... )
+    >>> found = ps.diagnose(model, checks=["collapsed", "outliers"])
+    >>> [finding.name for finding in found]
+    ['collapsed']
+    >>> round(found["collapsed"].value, 1), found["collapsed"].threshold
+    (0.0, 0.1)
+    """
+    minimum = model if isinstance(model, Minimum) else None
+    source = model.model if isinstance(model, Minimum) else model
+    require(isinstance(source, Model), "model", model, "a ps.Model, or the result of ps.minimize")
+    requested = as_score("joint" if score is None else score)
+    given_physics = minimum.score.given_physics if score is None and minimum is not None else requested.given_physics
+    scoring = Score(given_physics=given_physics)
+    scoring.check(source)
+    limits = Thresholds() if thresholds is None else thresholds
+    require(isinstance(limits, Thresholds), "thresholds", thresholds, "a ps.diagnosis.Thresholds")
+    names = _checked_names(checks)
+    space = None if over is None else search_space(source, over)
+    linear, warm_start = source, WarmStart()
+    if source.is_nonlinear:
+        solved = (None if minimum is None else minimum.solution) or solve_nonlinear(source)
+        linear, warm_start = solved.model, WarmStart(source, solved.expansion.values, None, {False})
+    context = DiagnosisContext(linear, source, warm_start, minimum, space, scoring, limits)
+    findings: list[Finding] = []
+    with warnings.catch_warnings(), progress_bar(len(names), "diagnose", progress) as bar:
+        warnings.simplefilter("ignore", PrecisionWarning)  # it is a finding
+        warnings.simplefilter("ignore", OutsideDomainWarning)  # given when the model was made
+        assert context.residuals is not None  # a model that cannot be factored raises here, with an explanation
+        for name, check in CHECKS.items():
+            if name in names:
+                findings.append(check(context))
+                bar.update(1)
+    return Diagnosis(ordered(findings))
+
+
+def _checked_names(checks: Iterable[str] | None) -> set[str]:
+    """Return the names of the checks to make; raise an `InputError` for other names."""
+    if checks is None:
+        return {*CHECKS}
+    names = [checks] if isinstance(checks, str) else list(checks)
+    require(len(names) > 0, "checks", names, "at least one name")
+    for name in names:
+        near = nearest(str(name), CHECKS, 0.5)
+        hint = f" (did you mean {near!r}?)" if near else ""
+        require(name in CHECKS, "checks", name, f"names among {', '.join(CHECKS)}{hint}")
+    return {*names}

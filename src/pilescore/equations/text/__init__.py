@@ -1,0 +1,6 @@
+"""Equations as text, read by a small safe grammar into operators and known functions."""
+
+from .language import IntegralEquation, KnownFunction, Language, ParsedEquation
+from .parser import ExpressionError, NonlinearError
+
+__all__ = ["ExpressionError", "IntegralEquation", "KnownFunction", "Language", "NonlinearError", "ParsedEquation"]

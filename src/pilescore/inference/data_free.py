@@ -1,0 +1,353 @@
+"""Scores without data: the Fredholm determinant `log det(I + 𝒢)` measures how well a kernel suits an equation.
+
+A determinant over quadrature nodes approximates the determinant of an integral operator and is only as accurate as the
+rule. Every result therefore includes the values by a coarser and a finer rule, and states whether it is resolved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..covariance import KernelCovariance, Layout, covariance, layout
+from ..domains import Nodes
+from ..errors import InputError, NotPositiveDefiniteError, as_array, as_positive, call, require
+from ..model import Model, Observation, check_nodes
+from ..parallel import require_memory
+from ..solvers import Bounds, NotFactorableError, cholesky
+
+
+@dataclasses.dataclass(frozen=True)
+class FredholmDeterminant:
+    """`log det(I + cK)` of an integral operator by a quadrature rule, with its resolution error.
+
+    Examples
+    --------
+    `det(I + K) = cosh 1` for `k(x, y) = min(x, y)`; its kink slows convergence:
+
+    >>> import math, jax.numpy as jnp, pilescore as ps
+    >>> unit = ps.Box(x=(0, 1)).interior(ps.GaussLegendre(20))
+    >>> found = ps.fredholm_logdet(lambda x, y: jnp.minimum(x[0], y[0]), unit)
+    >>> found.status, found.reason
+    ('unresolved', 'a finer rule changes the value by 6.8e-05: use more nodes, or read `limit`')
+    >>> exact = math.log(math.cosh(1.0))
+    >>> f"{abs(found.value - exact):.0e}, extrapolated {abs(found.limit - exact):.0e}"
+    '1e-04, extrapolated 7e-06'
+    """
+
+    value: float
+    """The value by the given rule."""
+    size: int
+    """The number of nodes of the given rule."""
+    coarser: float
+    """The value by a coarser rule."""
+    finer: float
+    """The value by a finer rule."""
+    limit: float
+    """The limit of the three values by Aitken's Δ² extrapolation, or `finer` if they do not converge."""
+    error: float
+    """`|finer − value|`, the resolution error of `value`; NaN if the rule cannot be refined."""
+    status: Literal["resolved", "unresolved"]
+    """Whether `error` is within the tolerance."""
+    reason: str
+    """Why the value is unresolved; empty if it is resolved."""
+    lower: float = math.nan
+    """A lower bound on the value by the given rule. With an exact solver both bounds equal `value`; otherwise `value`
+    is their midpoint."""
+    upper: float = math.nan
+    """An upper bound on the value by the given rule."""
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.lower):  # no bounds given: the value is exact
+            object.__setattr__(self, "lower", self.value)
+            object.__setattr__(self, "upper", self.value)
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __repr__(self) -> str:
+        return f"FredholmDeterminant({self.value:.10g} ± {self.error:.1e}, {self.size} nodes, {self.status})"
+
+
+@dataclasses.dataclass(frozen=True)
+class DataFreePile:
+    """The data-free PILE of a kernel and an equation; at equal temperatures lower is better.
+
+    `m·PILE = C_m + log det(I + 𝒢)`: the first term depends on the rule, the second on the kernel and the equation.
+
+    Examples
+    --------
+    Samples of a wide kernel are nearly constant and suit `f' = 0` better:
+
+    >>> import pilescore as ps
+    >>> line = ps.Box(x=(0, 1))
+    >>> (dx,) = ps.partials(line)
+    >>> flat = ps.impose(dx, 0.0, on=line.interior(ps.GaussLegendre(12)))
+    >>> wide, narrow = (ps.data_free_pile(ps.Model(ps.RBF(h), physics=flat)) for h in (2.0, 0.5))
+    >>> round(wide.value, 3), round(narrow.value, 3), wide.status
+    (0.415, 3.631, 'resolved')
+    >>> abs(wide.raw - wide.size * ps.pile(ps.Model(ps.RBF(2.0), physics=flat)).value) < 1e-8
+    True
+    """
+
+    determinant: FredholmDeterminant
+    """`log det(I + 𝒢)` with its resolution error."""
+    constant: float
+    """`C_m = Σ_j log(πρ/w_j)`."""
+    rho: float
+    """The temperature of the physics."""
+    eta: float
+    """The scale of the kernel."""
+
+    @property
+    def value(self) -> float:
+        """The normalised score `log det(I + 𝒢)`."""
+        return self.determinant.value
+
+    @property
+    def error(self) -> float:
+        """The resolution error of `value`."""
+        return self.determinant.error
+
+    @property
+    def status(self) -> str:
+        """`resolved` or `unresolved`."""
+        return self.determinant.status
+
+    @property
+    def size(self) -> int:
+        """The number of nodes, m."""
+        return self.determinant.size
+
+    @property
+    def raw(self) -> float:
+        """`m·PILE`."""
+        return self.constant + self.determinant.value
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __repr__(self) -> str:
+        return (
+            f"DataFreePile(value={self.value:.8g}, error={self.error:.1e}, status={self.status!r}, "
+            f"raw={self.raw:.8g}, constant={self.constant:.8g}, size={self.size})"
+        )
+
+
+def calibrated_rho(on: Nodes | Observation | Iterable[Any]) -> float:
+    """Return `ρ = exp(mean log w)/π`, which makes the constant `C_m` of the data-free score zero.
+
+    Parameters
+    ----------
+    on
+        Nodes, or blocks made by `impose`.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> nodes = ps.Box(x=(0, 1)).interior(ps.GaussLegendre(10))
+    >>> round(ps.inference.calibrated_rho(nodes), 4)
+    0.0282
+    """
+    weighted = [on] if isinstance(on, Nodes | Observation) else list(on)
+    require(len(weighted) > 0, "on", on, "nodes, or blocks made by ps.impose")
+    for item in weighted:
+        require(isinstance(item, Nodes | Observation), "on", item, "nodes, or a block made by ps.impose")
+    return math.exp(float(np.log(np.concatenate([item.weights for item in weighted])).mean())) / math.pi
+
+
+def data_free_pile(model: Model, *, refine: float | int = 1.5, tolerance: float | int = 1e-6) -> DataFreePile:
+    """Return the score of a kernel for an equation without data: `log det(I + (2η/ρ) W^½ G W^½)`.
+
+    `G` is the covariance of the imposed operators at their nodes, `W` holds the weights. As the rule is refined, the
+    value tends to the Fredholm determinant of `𝒢 = (2η/ρ) ∫ (A ⊗ A) k dμ`. It is small if samples of the prior nearly
+    satisfy the equation.
+
+    Parameters
+    ----------
+    model
+        A model without data. Only its operators, nodes and temperatures are used, not the imposed values (`r = 0`).
+        If its solver computes bounds, they are `determinant.lower` and `determinant.upper`, for the given rule.
+    refine
+        The coarser and the finer rule have `1/refine` and `refine` times the nodes on each axis.
+    tolerance
+        The value is *resolved* if the finer rule changes it by no more than this, relative to the value or to 1.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> strip = ps.Box(t=(0, 1), x=(0, 6))
+    >>> dt, dx = ps.partials(strip)
+    >>> advection = ps.impose(dt + 2 * dx, 0.0, on=strip.interior(ps.GaussLegendre(16)))
+    >>> ps.data_free_pile(ps.Model(ps.RBF(bandwidth=1.0), physics=advection))
+    DataFreePile(value=18.07168, error=5.9e-07, status='resolved', raw=1350.2525, constant=1332.1808, size=256)
+    """
+    factor, limit = _refinement(refine, tolerance)
+    check_without_data(model)
+    logdet = _logdet(model)
+    others = [refine_without_data(model, f) for f in (1 / factor, factor)]
+    coarser, finer = (math.nan if other is None else _logdet(other).value for other in others)
+    problem = "" if others[1] is not None else next(filter(None, map(_unrefinable, model.blocks, model.labels)))
+    determinant = _resolved(logdet.value, model.size, coarser, finer, limit, problem)
+    determinant = dataclasses.replace(determinant, lower=logdet.lower, upper=logdet.upper)
+    # log det C = log det S + log det(I + S^-½ ηQ S^-½): the noise alone makes the constant.
+    constant = float(np.log(2 * math.pi * model.noise).sum())
+    return DataFreePile(determinant, constant, float(model.rho), float(model.eta))
+
+
+def fredholm_logdet(
+    kernel_function: Callable[[Any, Any], Any],
+    rule: Nodes,
+    c: float | int = 1.0,
+    *,
+    refine: float | int = 1.5,
+    tolerance: float | int = 1e-6,
+) -> FredholmDeterminant:
+    """Return `log det(I + cK)` of the integral operator `(Kf)(x) = ∫ k(x, y) f(y) dy`, by Nyström's method.
+
+    Parameters
+    ----------
+    kernel_function
+        `k(x, y)`: a kernel, or any function of two points, symmetric or not.
+    rule
+        Nodes on the domain of integration, such as `ps.Box(x=(0, 1)).interior(ps.GaussLegendre(40))`.
+    c
+        The factor, positive or negative.
+    refine, tolerance
+        As in `data_free_pile`.
+
+    Examples
+    --------
+    The probability that an interval as long as the mean spacing contains no eigenvalue of a large random matrix:
+
+    >>> import jax.numpy as jnp, pilescore as ps
+    >>> unit = ps.Box(x=(0, 1)).interior(ps.GaussLegendre(20))
+    >>> gap = ps.fredholm_logdet(lambda x, y: jnp.sinc(x[0] - y[0]), unit, c=-1)
+    >>> round(float(jnp.exp(gap.value)), 10)
+    0.1702174214
+    """
+    factor, limit = _refinement(refine, tolerance)
+    require(callable(kernel_function), "kernel_function", kernel_function, "a function of two points")
+    check_nodes(rule, "rule")
+    scale = float(as_array(c, "c"))
+    value = _nystrom(kernel_function, rule, scale)
+    if rule.rule is None:
+        problem = f"{rule!r} are explicit points, which cannot be refined"
+        return _resolved(value, len(rule), math.nan, math.nan, limit, problem)
+    coarser, finer = (_nystrom(kernel_function, rule.refined(f), scale) for f in (1 / factor, factor))
+    return _resolved(value, len(rule), coarser, finer, limit, "")
+
+
+def _refinement(refine: Any, tolerance: Any) -> tuple[float, float]:
+    """Return the checked refinement factor and tolerance."""
+    require((factor := as_positive(refine, "refine")) > 1, "refine", refine, "a factor above 1")
+    return factor, as_positive(tolerance, "tolerance")
+
+
+def _resolved(
+    value: float, size: int, coarser: float, finer: float, tolerance: float, problem: str
+) -> FredholmDeterminant:
+    """Return the determinant with its resolution; `problem` says why its rule cannot be refined, if it cannot."""
+    error = abs(finer - value)
+    last, before = finer - value, value - coarser
+    # Aitken's Δ² divides by the difference of two changes; it is reliable only while the changes shrink monotonically.
+    converging = abs(last) < abs(before) and last * before > 0
+    limit = finer - last**2 / (last - before) if converging else finer
+    if not problem and not error <= tolerance * max(1.0, abs(value)):  # also if the error is NaN
+        problem = f"a finer rule changes the value by {error:.1e}: use more nodes, or read `limit`"
+    status: Literal["resolved", "unresolved"] = "unresolved" if problem else "resolved"
+    return FredholmDeterminant(value, size, coarser, finer, limit, error, status, problem)
+
+
+def check_without_data(model: Model) -> None:
+    """Raise an `InputError` unless the argument is a model without data."""
+    require(isinstance(model, Model), "model", model, "a ps.Model")
+    require(not model.data, "model", f"{len(model.data)} blocks of data", "no data: model.replace(data=())")
+
+
+def refine_without_data(model: Model, factor: float) -> Model | None:
+    """Return a data-free model with `factor` times the nodes on each axis, or None if a block cannot be refined.
+
+    Imposed values are zero: the data-free score does not depend on them.
+    """
+    blocks = [block.refined(factor, 0.0) for block in model.physics]
+    return None if None in blocks else model.replace(physics=blocks)
+
+
+def _unrefinable(block: Observation, label: str) -> str:
+    """Return the reason why the nodes of a block cannot be refined; empty if they can."""
+    if block.nodes is None:
+        return f"block {label!r} consists of functionals, which have no rule to refine"
+    if block.nodes.rule is None:
+        return f"the nodes of block {label!r} are explicit points or a sum of different rules, and cannot be refined"
+    if block.refined(1.0, 0.0) is None:
+        return f"block {label!r} has a noise for each node instead of weights: finer rules do not converge"
+    return ""
+
+
+def whitened(model: Model) -> Layout:
+    """Return the layout of the rows `S^-½ L`, with covariance `S^-½ Q S^-½`."""
+    blocks, tables = [], []
+    for block, temperature in zip(model.blocks, model.temperatures, strict=True):
+        scale = np.sqrt(2.0 * block.weights / temperature)
+        table = np.asarray(block.coefficients)
+        if block.matrix is None:
+            table = table * scale
+        else:
+            block = eqx.tree_at(lambda b: b.matrix, block, block.matrix * scale[:, None])
+        blocks.append(block)
+        tables.append(table)
+    return layout(blocks, tables)
+
+
+def _logdet(model: Model) -> Bounds:
+    """Return `log det(I + S^-½ ηQ S^-½)`: adding the identity keeps all eigenvalues at 1 or above."""
+    rows = whitened(model)
+    solver = model.solver
+    if not solver.forms_covariance:
+        whole = KernelCovariance(model.kernel, rows, float(model.eta), np.zeros(rows.size), np.ones(rows.size))
+        return solver.factor(whole).logdet
+    matrix = covariance(model.kernel, rows, float(model.eta))
+    largest = float(matrix.diagonal().max())
+    matrix.T.flat[:: rows.size + 1] += 1.0
+    try:
+        logdet = cholesky(matrix).logdet
+        return Bounds(logdet, logdet)
+    except NotFactorableError:
+        if not math.isfinite(largest):
+            raise InputError(
+                f"kernel: {model.kernel!r} gives NaN or infinite covariances for {model.physics}"
+            ) from None
+        raise NotPositiveDefiniteError(
+            f"I + 𝒢 at {rows.size} nodes is not positive definite to working precision: prior variances are up to "
+            f"{largest:.1e} times the noise, and their rounding error exceeds 1. Raise rho, lower eta, or use a kernel "
+            "with a longer bandwidth."
+        ) from None
+
+
+def _nystrom(kernel_function: Callable[[Any, Any], Any], rule: Nodes, c: float) -> float:
+    """Return `log det(I + c W^½ K W^½)` over the nodes of a rule."""
+    points = rule.points
+    require_memory(len(points), 8.0 * len(points) ** 2, "the integral operator")
+    try:
+        pairwise = jax.vmap(jax.vmap(kernel_function, (None, 0)), (0, None))
+        table = np.asarray(jax.jit(pairwise)(jnp.asarray(points), jnp.asarray(points)))
+    except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError, TypeError):
+        # Not a JAX function: evaluate it pair by pair.
+        signature = "a function of two points, k(x, y)"
+        functions = [functools.partial(kernel_function, x) for x in points]
+        table = np.array([[call(function, y, "kernel_function", signature) for y in points] for function in functions])
+    matrix = as_array(table, "kernel_function")
+    require(matrix.shape == (len(points),) * 2, "kernel_function", matrix, "one number for each pair of points")
+    root = np.sqrt(rule.weights)
+    sign, value = np.linalg.slogdet(np.eye(len(points)) + c * root[:, None] * matrix * root)
+    require(bool(sign > 0), "c", c, f"a factor at which det(I + cK) is positive; it is {sign * math.exp(value):.3g}")
+    return float(value)

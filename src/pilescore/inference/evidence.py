@@ -1,0 +1,404 @@
+"""PILE, the Physics-Informed Log Evidence, and its gradient, for linear and nonlinear models.
+
+Everything that scores a model calls `systems_of`: `pile` here, and searches, sweeps, comparisons and diagnosis.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from ..errors import InputError, NotPositiveDefiniteError, NotSolvedError, require
+from ..model import Model, is_temperature, named_paths, require_name
+from ..nonlinear import MapEstimate, Solution, as_solution, gradient, solve_or_follow
+from ..solvers import Bounds, NamedGradient, System, plain, solve
+from .score import Score, as_score
+
+LOG_TWO_PI = math.log(2 * math.pi)
+
+
+class Evidence:
+    """A score per observation, `2F/N`, and the evidence it stands for."""
+
+    value: float
+    size: int
+
+    @property
+    def free_energy(self) -> float:
+        """`F`, the negative log evidence."""
+        return 0.5 * self.size * self.value
+
+    @property
+    def log_evidence(self) -> float:
+        """`−F`, the log marginal likelihood."""
+        return -self.free_energy
+
+    def __float__(self) -> float:
+        return self.value
+
+
+@dataclasses.dataclass(frozen=True)
+class Pile(Evidence):
+    """The Physics-Informed Log Evidence of a model and its terms; lower is better.
+
+    `value = fit + complexity + constant`, per observation. A well-specified model has `fit` near 1.
+
+    Examples
+    --------
+    >>> import numpy as np, pilescore as ps
+    >>> line = ps.Box(x=(0, 1))
+    >>> (dx,) = ps.partials(line)
+    >>> x = np.linspace(0, 1, 5)
+    >>> model = ps.Model(
+    ...     kernel=ps.RBF(bandwidth=0.5),
+    ...     data=ps.observe(ps.identity, values=np.exp(-x), at=x),
+    ...     physics=ps.impose(dx + ps.identity, 0.0, on=line.interior(ps.GaussLegendre(4))),
+    ...     gamma=1e-2,
+    ...     rho=1e-2,
+    ... )
+    >>> score = ps.pile(model)
+    >>> score
+    Pile(value=0.179804, fit=0.1719, complexity=-1.83, constant=1.838, shares={data.0: 0.1719, physics.0: 0}, size=9)
+    >>> round(score.fit + score.complexity + score.constant, 6)
+    0.179804
+    >>> round(score.log_evidence, 3)  # −N/2 times the value
+    -0.809
+    """
+
+    value: float
+    """`2F/N`, with `F` the negative log evidence."""
+    fit: float
+    """`ỹᵀC⁻¹ỹ / N`."""
+    complexity: float
+    """`log det C / N`."""
+    constant: float
+    """`log 2π`; `log 2πη` in the printed formula."""
+    shares: Mapping[str, float]
+    """The contribution of each block to `fit`. It can be negative if blocks explain each other."""
+    size: int
+    """The number of observations, N."""
+    eta: float
+    """The scale η: the model's, or the profiled one."""
+    rounding: float
+    """An estimate of the rounding error of `value`."""
+    lower: float = math.nan
+    """A lower bound on PILE. With an exact solver both bounds equal `value`; otherwise `value` is their midpoint."""
+    upper: float = math.nan
+    """An upper bound on PILE."""
+    solver: str = "dense"
+    """The solver that was used, and a summary of its work."""
+    solution: Solution | None = dataclasses.field(default=None, compare=False, repr=False)
+    """The most likely solution of a nonlinear model, around which it was linearised."""
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.lower):  # no bounds given: the score is exact
+            object.__setattr__(self, "lower", self.value)
+            object.__setattr__(self, "upper", self.value)
+
+    def __repr__(self) -> str:
+        shares = ", ".join(f"{name}: {share:.4g}" for name, share in self.shares.items())
+        within = "" if self.lower == self.upper else f" ± {0.5 * (self.upper - self.lower):.1e}"
+        return (
+            f"Pile(value={self.value:.6g}{within}, fit={self.fit:.4g}, complexity={self.complexity:.4g}, "
+            f"constant={self.constant:.4g}, shares={{{shares}}}, size={self.size})"
+        )
+
+
+def pile(model: Model, score: Score | str = "joint") -> Pile:
+    """Return the Physics-Informed Log Evidence of a model.
+
+    `PILE = (ỹᵀC⁻¹ỹ + log det C)/N + log 2π`, with `C = ηQ + S`. A nonlinear model is first solved, then linearised
+    around its most likely solution, which the result holds as `solution`.
+
+    Parameters
+    ----------
+    model
+        The model. Its solver computes the score; the result's `lower` and `upper` bound PILE.
+    score
+        `"joint"` scores data and physics together, `"given_physics"` the data given the physics, `"profiled"` both
+        together at the best scale η. A `ps.Score` combines these.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> line = ps.Box(x=(0, 1))
+    >>> (dx,) = ps.partials(line)
+    >>> model = ps.Model(
+    ...     kernel=ps.RBF(bandwidth=0.5),
+    ...     data=ps.observe(ps.identity, values=[0.0, 1.0], at=[0.0, 1.0]),
+    ...     physics=ps.impose(dx**2, 0.0, on=line.interior(ps.GaussLegendre(4))),
+    ...     gamma=1e-2,
+    ...     rho=1e-2,
+    ... )
+    >>> ps.pile(model)
+    Pile(value=4.26163, fit=0.3231, complexity=2.101, constant=1.838, shares={data.0: 0.3231, physics.0: 0}, size=6)
+    """
+    require(isinstance(model, Model), "model", model, "a ps.Model")
+    chosen = as_score(score)
+    chosen.check(model)
+    if chosen.formula == "printed":
+        return _printed(model)
+    systems = systems_of(model, chosen)
+    systems.warn(stacklevel=3)
+    return dataclasses.replace(systems.pile(chosen), solution=systems.solution)
+
+
+def pile_and_gradient(
+    model: Model, names: str | Iterable[str] | None = None, score: Score | str = "joint"
+) -> tuple[Pile, dict[str, Any]]:
+    """Return PILE and its gradient by name: `∂PILE = tr[(C⁻¹ − ααᵀ) ∂C] / N`.
+
+    For a nonlinear model the gradient includes the change of its most likely solution.
+
+    Parameters
+    ----------
+    model
+        The model. If its solver bounds PILE, the gradient is the gradient of the midpoint of the bounds.
+    names
+        The hyperparameters to differentiate by; by default all of `model.parameters`.
+    score
+        The score to differentiate, as in `pile`.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> data = ps.observe(ps.identity, values=[0.0, 1.0, 0.0], at=[0.0, 0.5, 1.0])
+    >>> model = ps.Model(kernel=ps.RBF(bandwidth=0.5), data=data, gamma=0.1)
+    >>> score, gradient = ps.pile_and_gradient(model)
+    >>> sorted(gradient)
+    ['eta', 'gamma', 'kernel.bandwidth']
+    """
+    require(isinstance(model, Model), "model", model, "a ps.Model")
+    chosen = as_score(score)
+    chosen.check(model)
+    require(chosen.formula == "consistent", "score", chosen, "the consistent formula, which has a gradient")
+    known = named_paths(model)
+    wanted = list(known) if names is None else [names] if isinstance(names, str) else list(names)
+    for name in wanted:
+        require_name(name, known)
+    systems = systems_of(model, chosen)
+    systems.warn(stacklevel=3)
+    result, slopes = systems.pile_and_gradient(wanted, chosen)
+    return dataclasses.replace(result, solution=systems.solution), slopes
+
+
+@dataclasses.dataclass
+class WarmStart:
+    """Start values for solving nonlinear models that resemble one model, the origin.
+
+    They are the solution of the origin, computed when first needed and then fixed. A score therefore depends on its
+    model alone, not on the models scored before it.
+    """
+
+    origin: Model | None = None
+    joint: Float[np.ndarray, " F"] | None = None
+    """The origin's solution given all observations."""
+    physics: Float[np.ndarray, " G"] | None = None
+    """The origin's solution given the physics alone."""
+    solved: set[bool] = dataclasses.field(default_factory=set)
+    """Which of the two were attempted: True for the physics alone, False for all observations."""
+
+    def values(self, physics_alone: bool) -> Float[np.ndarray, " _"] | None:
+        """Return the origin's solution given the physics alone or all observations; None if it was not found."""
+        if self.origin is not None and physics_alone not in self.solved:
+            self.solved.add(physics_alone)
+            values = None
+            try:
+                model = self.origin.replace(data=()) if physics_alone else self.origin
+                found = solve_or_follow(model, None, explain=False)
+                values = found.expansion.values if found.converged else None
+            except (NotPositiveDefiniteError, InputError):
+                pass  # models near the origin may still be solvable from zero
+            if physics_alone:
+                self.physics = values
+            else:
+                self.joint = values
+        return self.physics if physics_alone else self.joint
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Systems:
+    """The solved linear systems from which a score is computed."""
+
+    whole: System
+    """The system of all observations; for a nonlinear model, linearised around its most likely solution."""
+    prior: System | None = None
+    """The system of the physics alone, if the data are scored given the physics."""
+    maps: tuple[MapEstimate, MapEstimate | None] | None = None
+    """The solutions of a nonlinear model that the two systems belong to."""
+
+    @property
+    def caution(self) -> str:
+        """A warning about the solution of a nonlinear model, or an empty string."""
+        found = self.maps[0] if self.maps else None
+        return f"{found.status}: {found.reason}" if found is not None and found.status == "unsatisfied" else ""
+
+    @property
+    def solution(self) -> Solution | None:
+        """The most likely solution of a nonlinear model; None for a linear one."""
+        return None if self.maps is None else as_solution(self.maps[0], len(self.maps[0].steps))
+
+    def warn(self, stacklevel: int) -> None:
+        """Warn if the solution of a nonlinear model misses an equation, or if rounding makes the score imprecise."""
+        if self.caution:
+            warnings.warn(f"the nonlinear model is {self.caution}", UserWarning, stacklevel=stacklevel)
+        for system in filter(None, (self.whole, self.prior)):
+            system.warn_if_imprecise(stacklevel + 1)
+
+    def pile(self, score: Score, values: System | None = None) -> Pile:
+        """Return PILE; `values`, if given, replaces the whole system by one with other observed values."""
+        return _from_systems(self.whole if values is None else values, self.prior, score.profiled)
+
+    def pile_and_gradient(self, names: Sequence[str], score: Score) -> tuple[Pile, dict[str, Any]]:
+        """Return PILE and its gradient by name."""
+        result = self.pile(score)
+        # Profiled PILE depends on ỹ through log ỹᵀC⁻¹ỹ, whose derivative divides ααᵀ by ỹᵀC⁻¹ỹ/N = η̂/η.
+        scale = result.eta / self.whole.eta if score.profiled else 1.0
+        total = self._gradient(names, scale, alone=False)
+        if self.prior is not None:  # log p(y | r) = log p(y, r) − log p(r)
+            part = self._gradient(names, scale, alone=True)
+            total = {name: value - part.get(name, 0.0) for name, value in total.items()}
+        return result, {name: plain(value / result.size) for name, value in total.items()}
+
+    def _gradient(self, names: Sequence[str], scale: float, alone: bool) -> dict[str, Any]:
+        """Return the gradient of `N·PILE` of one of the two systems."""
+        system = self.prior if alone else self.whole
+        assert system is not None
+        solution = None if self.maps is None else self.maps[alone]
+        if solution is None:
+            return NamedGradient(system, scale).all(names, named_paths(self.whole.model))
+        known = named_paths(solution.functionals.model)
+        return gradient(solution, [name for name in names if name in known], scale)
+
+
+def systems_of(model: Model, score: Score, start: WarmStart | None = None, *, explain: bool = True) -> Systems:
+    """Return the solved systems that a score of a model needs.
+
+    Parameters
+    ----------
+    model
+        The model, already checked by `score.check`.
+    score
+        The score to be computed.
+    start
+        Start values for a nonlinear model; by default the zero function.
+    explain
+        Whether to explain a failed factorisation by the eigenvalues of the matrix. They cost more than the
+        factorisation, so searches leave them out.
+    """
+    if not model.is_nonlinear:
+        prior = solve(model.replace(data=()), explain=explain) if score.given_physics else None
+        return Systems(solve(model, explain=explain), prior)
+    start = start or WarmStart()
+    whole = _solution(model, start.values(False), explain)
+    if not score.given_physics:
+        return Systems(whole.system, None, (whole, None))
+    alone = model.replace(data=())
+    try:
+        prior_map = _solution(alone, start.values(True), explain)
+    except (InputError, NotSolvedError):
+        # Start from the solution given all observations instead. Its values begin with one for each linear datum; with
+        # nonlinear data they are laid out differently and cannot be cut.
+        if any(block.is_nonlinear for block in model.data):
+            raise
+        values = whole.expansion.values[sum(block.size for block in model.data) :]
+        prior_map = _solution(alone, values, explain)
+    return Systems(whole.system, prior_map.system, (whole, prior_map))
+
+
+def linear_system(model: Model) -> System:
+    """Return the solved system of a model; a nonlinear model is linearised around its most likely solution."""
+    systems = systems_of(model, Score())
+    systems.warn(stacklevel=4)
+    return systems.whole
+
+
+def _solution(model: Model, start: Float[np.ndarray, " F"] | None, explain: bool) -> MapEstimate:
+    found = solve_or_follow(model, start, explain=explain)
+    if not found.converged:
+        raise NotSolvedError(f"the nonlinear model was not solved: {found.status}: {found.reason}")
+    return found
+
+
+def _printed(model: Model) -> Pile:
+    """Return the score by the formula that the paper prints."""
+    eta = float(model.eta)
+    # The printed Σ = Q + η·diag(γ, ρ/w) has no factor 1/2 in the noise, unlike S = diag(γ, ρ/w)/2.
+    system = solve(model, eta=1.0, noise_factor=2 * eta)
+    system.warn_if_imprecise(stacklevel=4)
+    return _from_systems(system, None, False, math.log(2 * math.pi * eta), eta)
+
+
+def at_profiled_scale(model: Model, score: Pile) -> Model:
+    """Return the model with η and all temperatures multiplied by η̂/η: its PILE is the profiled score."""
+    factor = score.eta / float(model.eta)
+    paths = named_paths(model)
+    return model.replace(
+        {name: value * factor for name, value in model.parameters.items() if is_temperature(paths[name][0])}
+    )
+
+
+def _from_systems(
+    system: System,
+    prior: System | None,
+    profiled: bool,
+    constant: float = LOG_TWO_PI,
+    eta: float | None = None,
+) -> Pile:
+    """Return PILE of a system or, if `prior` is the system of its physics, of its data given the physics."""
+    eta = system.eta if eta is None else eta
+    quadratic, logdet, n, rounding = system.factored.quadratic, system.logdet, len(system.values), system.error
+    shares = system.assembly.by_block(system.values * system.alpha)
+    if prior is not None:
+        quadratic, logdet = quadratic - prior.factored.quadratic, logdet - prior.logdet
+        n -= len(prior.values)
+        rounding += prior.error  # errors add, while the values they belong to are subtracted
+        for name, share in prior.assembly.by_block(prior.values * prior.alpha).items():
+            shares[name] -= share
+    found = from_parts(quadratic.value, logdet.value, shares, n, eta, rounding, constant)
+    found = at_best_scale(found) if profiled else found
+    fits = Bounds(quadratic.lower / n, quadratic.upper / n)
+    if profiled:  # the fit is 1, and log(ỹᵀC⁻¹ỹ/N) joins the complexity
+        fits = Bounds(*(1.0 + math.log(fit) if fit > 0 else -math.inf for fit in (fits.lower, fits.upper)))
+    lower, upper = found.value, found.value
+    if quadratic.width > 0 or logdet.width > 0:
+        lower, upper = fits.lower + logdet.lower / n + constant, fits.upper + logdet.upper / n + constant
+    return dataclasses.replace(found, lower=lower, upper=upper, solver=system.factored.account)
+
+
+def from_parts(
+    quadratic: float,
+    logdet: float,
+    shares: Mapping[str, float],
+    n: int,
+    eta: float,
+    rounding: float,
+    constant: float = LOG_TWO_PI,
+) -> Pile:
+    """Return PILE from `ỹᵀC⁻¹ỹ`, the share of each block in it, and `log det C`."""
+    fit, complexity = quadratic / n, logdet / n
+    parts = {name: share / n for name, share in shares.items()}
+    return Pile(fit + complexity + constant, fit, complexity, constant, parts, n, eta, rounding / n)
+
+
+def at_best_scale(plain: Pile) -> Pile:
+    """Return the score at the best scale η̂ from the score at the model's own scale."""
+    require(plain.fit > 0, "profiled", "values that are all zero", "a value that is not zero, to set the scale")
+    complexity = plain.complexity + math.log(plain.fit)
+    shares = {name: share / plain.fit for name, share in plain.shares.items()}
+    return dataclasses.replace(
+        plain,
+        value=1.0 + complexity + plain.constant,
+        fit=1.0,
+        complexity=complexity,
+        shares=shares,
+        eta=plain.eta * plain.fit,
+        lower=math.nan,  # the bounds of the plain score no longer hold
+        upper=math.nan,
+    )

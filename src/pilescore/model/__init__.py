@@ -1,0 +1,67 @@
+"""The model: observations, conditions, a kernel, temperatures, and the names of its hyperparameters."""
+
+from .conditions import cauchy, dirichlet, neumann, periodic, robin
+from .hyperparameters import (
+    TEMPERATURES,
+    Path,
+    as_grid,
+    find,
+    follow,
+    is_of_kernel,
+    is_positive,
+    is_temperature,
+    kernel_paths,
+    named_paths,
+    require_name,
+    role_of,
+)
+from .model import Model, check_smoothness
+from .observations import (
+    Functional,
+    Observation,
+    check_names,
+    check_nodes,
+    difference,
+    evaluate,
+    impose,
+    integral,
+    join_functionals,
+    labels,
+    observe,
+)
+from .solver import Solver, as_solver
+
+__all__ = [
+    "TEMPERATURES",
+    "Functional",
+    "Model",
+    "Observation",
+    "Path",
+    "Solver",
+    "as_grid",
+    "as_solver",
+    "cauchy",
+    "check_names",
+    "check_nodes",
+    "check_smoothness",
+    "difference",
+    "dirichlet",
+    "evaluate",
+    "find",
+    "follow",
+    "impose",
+    "integral",
+    "is_of_kernel",
+    "is_positive",
+    "is_temperature",
+    "join_functionals",
+    "kernel_paths",
+    "labels",
+    "named_paths",
+    "neumann",
+    "observe",
+    "periodic",
+    "require_name",
+    "robin",
+    "role_of",
+]

@@ -1,0 +1,318 @@
+"""The model: a kernel, observations of data and physics, three temperatures, and a solver."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from ..equations import CoefficientFunction, MultiIndex
+from ..errors import InputError, OutsideDomainWarning, SmoothnessError, as_positive, did_you_mean, require
+from ..kernels import Kernel
+from .hyperparameters import Path, atom_at, check_value, follow, named_paths, role_of, whole_values
+from .observations import Observation, check_names, labels
+from .solver import Solver, as_solver
+
+
+class Model(eqx.Module):
+    """A Gaussian process `f ~ GP(0, ηk)` with noisy observations of operators applied to it.
+
+    Its negative log posterior is, up to constants,
+    `(1/γ) Σ (f(x_i) − y_i)² + (1/ρ) Σ w_j (A f(z_j) − r_j)² + (1/2η) ‖f‖²`: data loss, physics loss, regularisation.
+
+    Parameters
+    ----------
+    kernel
+        The covariance function `k`.
+    data
+        One block made by `observe`, or a list of blocks.
+    physics
+        One block made by `impose`, or a list of blocks. Nested lists are flattened.
+    gamma, rho, eta
+        The temperatures γ and ρ and the scale η. A block may have its own temperature. The noise variance is `γ/2` for
+        a measurement and `ρ/2w` for a physics node of weight `w`.
+    solver
+        How the covariance is solved: `"dense"` (exact, `N³` operations), `"low_rank"` (with proved bounds), `"auto"`
+        (chooses, and says why), `"kronecker"`, `"distributed"`, or a solver with options such as
+        `ps.solvers.LowRank(tolerance=1e-4)`.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> line = ps.Box(x=(0, 1))
+    >>> (dx,) = ps.partials(line)
+    >>> model = ps.Model(
+    ...     kernel=ps.RBF(bandwidth=0.5),
+    ...     data=ps.observe(ps.identity, values=[0.0, 1.0], at=[0.0, 1.0]),
+    ...     physics=ps.impose(dx**2, 0.0, on=line.interior(ps.GaussLegendre(8))),
+    ...     gamma=1e-2,
+    ...     rho=1e-2,
+    ... )
+    >>> model.parameters
+    {'kernel.bandwidth': 0.5, 'gamma': 0.01, 'rho': 0.01, 'eta': 1.0}
+    >>> model.roles
+    {'kernel.bandwidth': 'length', 'gamma': 'data_temperature', 'rho': 'physics_temperature', 'eta': 'scale'}
+    >>> model.replace({"kernel.bandwidth": 0.3}).parameters["kernel.bandwidth"]
+    0.3
+    """
+
+    kernel: Kernel
+    data: tuple[Observation, ...]
+    physics: tuple[Observation, ...]
+    gamma: Float[np.ndarray, ""]
+    rho: Float[np.ndarray, ""]
+    eta: Float[np.ndarray, ""]
+    solver: Solver = eqx.field(static=True)
+    """How the covariance is solved."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        data: Observation | Iterable[Any] = (),
+        physics: Observation | Iterable[Any] = (),
+        gamma: Any = 1.0,
+        rho: Any = 1.0,
+        eta: Any = 1.0,
+        solver: Solver | str = "dense",
+    ) -> None:
+        self._set(kernel, data, physics, gamma, rho, eta, solver)
+        _check_inside(self)
+
+    def _set(self, kernel: Any, data: Any, physics: Any, gamma: Any, rho: Any, eta: Any, solver: Any) -> None:
+        """Check the parts and set the fields."""
+        require(isinstance(kernel, Kernel), "kernel", kernel, "a kernel such as ps.RBF(bandwidth=0.5)")
+        parts = {"kernel": kernel, "data": _blocks(data, "data", "observe")}
+        parts["physics"] = _blocks(physics, "physics", "impose")
+        for name, value in (("gamma", gamma), ("rho", rho), ("eta", eta)):
+            parts[name] = np.array(as_positive(value, name))
+        chosen = as_solver(solver)
+        blocks = parts["data"] + parts["physics"]
+        require(len(blocks) > 0, "data, physics", "no block at all", "at least one observation")
+        parts["solver"] = chosen.for_nonlinear() if any(block.is_nonlinear for block in blocks) else chosen
+        for name, part in parts.items():
+            object.__setattr__(self, name, part)  # the class is frozen outside __init__
+        _check_dimensions(self)
+        _check_smoothness(self)
+        _check_names(self)
+
+    @property
+    def blocks(self) -> tuple[Observation, ...]:
+        """All blocks, data first: the order of the stacked values."""
+        return self.data + self.physics
+
+    @property
+    def is_nonlinear(self) -> bool:
+        """Whether a block observes a nonlinear function of `f`."""
+        return any(block.is_nonlinear for block in self.blocks)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The label of each block: its name, or its role and number such as `physics.0`."""
+        return labels(self.blocks)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the coordinates; empty if no operator names them."""
+        return next((block.operator.names for block in self.blocks if block.operator.names), ())
+
+    @property
+    def size(self) -> int:
+        """The number of observed values, N."""
+        return sum(block.size for block in self.blocks)
+
+    @property
+    def values(self) -> Float[np.ndarray, " N"]:
+        """The values `ỹ` of all blocks."""
+        return np.concatenate([block.values for block in self.blocks])
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """The temperature of each block: its own, or the model's γ or ρ."""
+        shared = {"data": float(self.gamma), "physics": float(self.rho)}
+        return tuple(
+            shared[block.role] if block.temperature is None else float(block.temperature) for block in self.blocks
+        )
+
+    @property
+    def noise(self) -> Float[np.ndarray, " N"]:
+        """The noise variances `s² = τ/2w` of the values."""
+        pairs = zip(self.temperatures, self.blocks, strict=True)
+        return np.concatenate([0.5 * temperature / block.weights for temperature, block in pairs])
+
+    @property
+    def parameters(self) -> dict[str, float | np.ndarray]:
+        """The values of all hyperparameters by name; `replace` changes them."""
+        values = {name: np.asarray(follow(self, paths[0])) for name, paths in named_paths(self).items()}
+        return {name: float(value) if value.ndim == 0 else value for name, value in values.items()}
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """What kind of quantity each hyperparameter is.
+
+        Kernels declare `length`, `period`, `variance`, `ratio`, `angle` or `number` for their fields. γ is a
+        `data_temperature`, ρ a `physics_temperature` and η the `scale`. Parameters inside operators are `coefficient`.
+        """
+        return {name: role_of(self, paths[0]) for name, paths in named_paths(self).items()}
+
+    def replace(self, values: Mapping[str, Any] | None = None, **parts: Any) -> Model:
+        """Return a model with other hyperparameters, blocks, kernel or solver; everything else is kept.
+
+        New values and parts are checked as in the constructor.
+
+        Parameters
+        ----------
+        values
+            New values by name. Names are paths (`kernel.bandwidth`, `kernel.parts.0.bandwidth`, `gamma`, `rho`, `eta`;
+            `data.0.gamma` and `physics.1.rho` for a block's own temperature) or the names of parameters inside
+            operators. An index selects one element: `kernel.bandwidth[0]`.
+        parts
+            Arguments of `Model`: `kernel`, `data`, `physics`, `solver`, …
+
+        Examples
+        --------
+        >>> import pilescore as ps
+        >>> data = ps.observe(ps.identity, values=[1.0], at=[[0.0, 0.0]])
+        >>> model = ps.Model(ps.RBF(bandwidth=[0.5, 2.0]), data=data)
+        >>> model.replace({"kernel.bandwidth[1]": 3.0, "gamma": 0.1}).parameters
+        {'kernel.bandwidth': array([0.5, 3. ]), 'gamma': 0.1, 'eta': 1.0}
+        >>> model.replace(kernel=ps.Matern(2.5), solver="auto").kernel
+        Matern(nu=2.5, bandwidth=1.)
+        >>> model.replace({"kernel.bandwith": 0.3})
+        Traceback (most recent call last):
+        ...
+        pilescore.errors.InputError: no hyperparameter 'kernel.bandwith'. Did you mean 'kernel.bandwidth'? This model
+        has: kernel.bandwidth, gamma, eta
+        """
+        model = self._with_parts(parts) if parts else self
+        return model._with_values(values) if values else model
+
+    def _with_parts(self, parts: Mapping[str, Any]) -> Model:
+        names = [entry.name for entry in dataclasses.fields(self)]
+        for name in parts:
+            if name not in names:
+                hint = did_you_mean(name, names, 0.5)
+                raise InputError(f"replace: a model has no part {name!r}, only {', '.join(names)}{hint}")
+        model = object.__new__(Model)
+        model._set(**{name: parts.get(name, getattr(self, name)) for name in names})
+        # A search replaces parts many times; it must not repeat a warning about points that were there before.
+        if {id(block.points) for block in model.blocks} - {id(block.points) for block in self.blocks}:
+            _check_inside(model)
+        return model
+
+    def _with_values(self, values: Mapping[str, Any]) -> Model:
+        known = named_paths(self)
+        changes: dict[str, list[tuple[Path, Any]]] = {}
+        for name, new in whole_values(self, known, values).items():
+            for path in known[name]:
+                check_value(self, path, name, new)
+                changes.setdefault(path[0].name, []).append((path[1:], new if len(path) == 1 else jnp.asarray(new)))
+        model = object.__new__(Model)
+        # Unchanged parts stay the same objects, because compiled functions and cached tables are keyed by identity.
+        for entry in dataclasses.fields(self):
+            part = getattr(self, entry.name)
+            if entry.name in changes:
+                paths, leaves = zip(*changes[entry.name], strict=True)
+                part = eqx.tree_at(functools.partial(_leaves, paths), part, leaves)
+            object.__setattr__(model, entry.name, part)
+        return model
+
+    def __repr__(self) -> str:
+        lines = [f"kernel={self.kernel!r},"]
+        lines += [f"{role}={list(getattr(self, role))!r}," for role in ("data", "physics")]
+        lines += [f"gamma={float(self.gamma):g}, rho={float(self.rho):g}, eta={float(self.eta):g},"]
+        return "Model(\n    " + "\n    ".join(lines) + "\n)"
+
+
+def _leaves(paths: Iterable[Path], root: Any) -> list[Any]:
+    return [follow(root, path) for path in paths]
+
+
+def _blocks(given: Any, role: str, maker: str) -> tuple[Observation, ...]:
+    if isinstance(given, Observation):
+        given = (given,)
+    expected = f"a block made by ps.{maker}, or a list of such blocks"
+    require(isinstance(given, Iterable), role, given, expected)
+    flat: list[Observation] = []
+    for item in given:
+        if isinstance(item, list | tuple):
+            flat.extend(_blocks(item, role, maker))
+        else:
+            require(isinstance(item, Observation), role, item, expected)
+            require(item.role == role, role, item, expected)
+            flat.append(item)
+    return tuple(flat)
+
+
+def _check_dimensions(model: Model) -> None:
+    first, label = model.blocks[0], model.labels[0]
+    for block, other in zip(model.blocks, model.labels, strict=True):
+        if block.dimension != first.dimension:
+            raise InputError(
+                f"block {other!r} has points with {block.dimension} coordinates, but block {label!r} has points with "
+                f"{first.dimension}: all blocks need the same number"
+            )
+    for block, other in zip(model.blocks, model.labels, strict=True):
+        check_names(block.operator, model.names, f"block {other!r}")
+        model.kernel.check_points(block.points)
+
+
+def check_smoothness(kernel: Kernel, indices: Iterable[MultiIndex], what: str) -> None:
+    """Raise a `SmoothnessError` that names the kernel and the operator if the kernel lacks a derivative."""
+    worst = max((alpha for alpha in indices if not kernel.supports(alpha)), key=sum, default=None)
+    if worst is not None:
+        order = sum(worst)
+        wanted = [f"Matern(nu={p + 0.5})" for p in range(order, min(order + 2, 7))]
+        raise SmoothnessError(
+            f"{what} takes derivatives of order {order}, but {kernel!r} supports at most order {kernel.smoothness} on "
+            f"each side. Kernels that support it: {', '.join(['RBF', 'RationalQuadratic', *wanted])}."
+        )
+
+
+def _check_smoothness(model: Model) -> None:
+    for block, label in zip(model.blocks, model.labels, strict=True):
+        check_smoothness(model.kernel, block.indices, f"block {label!r}: the operator {block.operator}")
+
+
+def _check_names(model: Model) -> None:
+    for label in model.labels:
+        require(model.labels.count(label) == 1, "name", label, "a different name for each block")
+    for name, paths in named_paths(model).items():
+        kinds = {role_of(model, path) == "coefficient" for path in paths}
+        if len(kinds) > 1:
+            raise InputError(f"a parameter inside an operator is named {name!r}, which the model uses itself")
+        atoms = [atom for path in paths if isinstance(atom := atom_at(model, path)[0], CoefficientFunction)]
+        if len({jax.tree.structure(atom.function) for atom in atoms}) > 1:
+            first = name.split(".")[0]
+            raise InputError(f"different functions inside operators are named {first!r}: give them different names")
+        values = [np.asarray(follow(model, path)) for path in paths]
+        if any(not np.array_equal(v, values[0]) for v in values):
+            shown = " and ".join(sorted({str(v) for v in values}))
+            raise InputError(f"parameter {name!r} has different values in different operators: {shown}")
+
+
+def _check_inside(model: Model) -> None:
+    regions = [block.region for block in model.physics if block.region is not None]
+    if not regions:
+        return
+    low = np.min([block.points.min(axis=0) for block in model.physics], axis=0)
+    high = np.max([block.points.max(axis=0) for block in model.physics], axis=0)
+    for block, label in zip(model.data, model.labels, strict=False):
+        # A boundary face has no extent across itself, so it says nothing about that coordinate.
+        reach = np.where(high > low, 0.5 * (high - low), np.inf)
+        out = np.any((block.points < low - reach) | (block.points > high + reach), axis=1)
+        if out.any():
+            first = block.points[np.flatnonzero(out)[0]]
+            warnings.warn(
+                f"block {label!r}: {int(out.sum())} of {len(out)} points lie far outside the region where physics "
+                f"is imposed, the first at {first}. Are the columns in the order of the coordinates?",
+                OutsideDomainWarning,
+                stacklevel=3,
+            )

@@ -1,0 +1,198 @@
+"""The gradient of PILE of a nonlinear model, through its most likely solution by implicit differentiation.
+
+At the solution misfit plus norm is stationary, so its total derivative is the partial derivative, the same as for the
+linearised model. `log det C` is not stationary: the slopes `J(v)` move with the solution. With `g = ∂ log det C/∂v` and
+the exact Hessian `Σ⁻¹ − M`, one adjoint system `(I − MΣ) h = g` gives this contribution for all hyperparameters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from ..covariance import bilinear_gradient, layout
+from ..equations import Nonlinear
+from ..errors import PilescoreError
+from ..model import TEMPERATURES, Model, Observation, Path, follow, is_of_kernel, kernel_paths, named_paths
+from ..solvers import CholeskyFactor, DenseCotangent, DenseFactored, NamedGradient
+from .gauss_newton import MapEstimate
+from .hessian import Hessian
+from .linearisation import Functionals, linearise_in_jets
+
+ADJOINT_TOLERANCE = 1e-10
+"""The relative residual at which the adjoint system counts as solved."""
+
+ACCEPTED_RESIDUAL = 1e-3
+"""The relative residual above which the gradient is refused, where rounding prevents the tolerance."""
+
+
+def gradient(estimate: MapEstimate, wanted: Sequence[str], scale: float) -> dict[str, Any]:
+    """Return the derivatives of `N·PILE` at a solution by name, zero for names that its model does not have.
+
+    This overwrites the factor of the estimate's system. `scale` is the fit if η is profiled, else one.
+    """
+    return _Adjoint(estimate, scale).derivatives(wanted)
+
+
+class _Adjoint:
+    """The solution of the adjoint system, which the derivatives in all hyperparameters share."""
+
+    def __init__(self, estimate: MapEstimate, scale: float) -> None:
+        self.estimate, self.scale = estimate, scale
+        self.functionals: Functionals = estimate.functionals
+        self.model: Model = estimate.functionals.model
+        # NamedGradient turns the factor into the inverse in place; the Hessian still needs the factor: copy it first.
+        factor = CholeskyFactor(estimate.system.factor.matrix.copy(order="F"), estimate.system.factor.diagonal)
+        copied = DenseFactored(estimate.system.factored.covariance, factor)
+        system = dataclasses.replace(estimate.system, factored=copied)
+        self.hessian = Hessian(dataclasses.replace(estimate, system=system))
+        self.linear_gradient = NamedGradient(estimate.system, scale)
+        self.inverse = cast(DenseCotangent, self.linear_gradient.pull).weights.matrix.T
+        adjoint = self._solve(self._logdet_slope())
+        self.moved = self.hessian.times_posterior(adjoint)
+        """`Σh` as values, and `h − JᵀC⁻¹JΘh` as coefficients."""
+        self.weighted = self.functionals.forward(estimate.slopes, self.moved.values)
+
+    def derivatives(self, wanted: Sequence[str]) -> dict[str, Any]:
+        """Return the derivatives by name."""
+        known = named_paths(self.model)
+        kernel = {name: known[name] for name in wanted if is_of_kernel(known[name][0])}
+        implicit: dict[str, Any] = self._temperatures(wanted) | self._kernel(kernel)
+        linear = self.linear_gradient.all([name for name in wanted if name in implicit], known)
+        total = {name: value + linear[name] for name, value in implicit.items()}
+        rest = {name: known[name] for name in wanted if name in known and name not in total}
+        return dict.fromkeys(wanted, 0.0) | total | self._operators(rest)
+
+    def _logdet_slope(self) -> Float[np.ndarray, " F"]:
+        """Return `g`, the derivative of `log det C` in the functional values, through the slopes `J(v)`."""
+        functionals, slopes = self.functionals, self.estimate.slopes
+        by_slope = np.zeros(functionals.size)
+        position = np.empty(functionals.size, dtype=int)
+        position[functionals.layout.order] = np.arange(functionals.size)
+        rows = np.empty(self.model.size, dtype=int)
+        rows[self.estimate.system.rows.order] = np.arange(self.model.size)
+        entries = [entry for nonlinear in functionals.nonlinear_blocks for entry in nonlinear.entries]
+        entries += list(functionals.linear_entries)
+        # ∂ log det C/∂J = 2 C⁻¹JΘ. Only the entries in the pattern of J are needed: summing these block by block costs
+        # O(F²) operations, the whole product O(N²F).
+        for nonlinear in functionals.nonlinear_blocks:
+            for entry in nonlinear.curved_entries:
+                total = np.zeros(nonlinear.block.size)
+                for other in entries:
+                    prior = _symmetric_block(functionals.theta, position[entry], position[other])
+                    inverse = _symmetric_block(self.inverse, rows[functionals.row[entry]], rows[functionals.row[other]])
+                    total += np.einsum("ij,ij,j->i", prior, inverse, slopes[other])
+                by_slope[entry] = 2.0 * total
+        out = np.zeros(functionals.size)
+        second = functionals.second_derivatives(self.estimate.expansion.values)
+        for nonlinear, derivatives in zip(functionals.nonlinear_blocks, second, strict=True):
+            for i, entry in enumerate(nonlinear.curved_entries):
+                terms = (derivatives[i, j] * by_slope[other] for j, other in enumerate(nonlinear.curved_entries))
+                out[entry] = sum(terms)
+        return out
+
+    def _solve(self, right: Float[np.ndarray, " F"]) -> Float[np.ndarray, " F"]:
+        """Return `h` with `(I − MΣ) h = g`."""
+        adjoint = self.hessian.solve_adjoint(right, ADJOINT_TOLERANCE, ACCEPTED_RESIDUAL)
+        if not np.isfinite(adjoint).all():
+            raise PilescoreError(
+                "the gradient could not be computed through the solution of the nonlinear equation: the exact Hessian "
+                "there is singular to working precision"
+            )
+        return adjoint
+
+    def _temperatures(self, wanted: Sequence[str]) -> dict[str, float]:
+        """Return the implicit derivatives in η and in the noise temperatures."""
+        model, implicit = self.model, {}
+        if "eta" in wanted:
+            implicit["eta"] = float(self.moved.coefficients @ self.estimate.expansion.values) / float(model.eta)
+        start = 0
+        numbers = (*range(len(model.data)), *range(len(model.physics)))
+        for block, i, temperature in zip(model.blocks, numbers, model.temperatures, strict=True):
+            rows = slice(start, start + block.size)
+            shared = TEMPERATURES[block.role]
+            name = shared if block.temperature is None else f"{block.role}.{i}.{shared}"
+            if name in wanted:
+                own = -float(self.weighted[rows] @ self.estimate.alpha[rows]) / temperature
+                implicit[name] = float(implicit.get(name, 0.0) + own)
+            start += block.size
+        return implicit
+
+    def _kernel(self, paths: dict[str, list[Path]]) -> dict[str, Any]:
+        """Return the implicit derivatives in the parameters of the kernel."""
+        if not paths:
+            return {}
+        position = {path: i for i, path in enumerate(kernel_paths(self.model))}
+        leaves = [position[where[0]] for where in paths.values()]
+        left = layout(self.functionals.scaled_blocks(self.moved.coefficients))
+        system = self.estimate.system
+        total = bilinear_gradient(self.model.kernel, leaves, left, system.rows, system.alpha, system.eta)
+        return dict(zip(paths, total, strict=True))
+
+    def _operators(self, paths: dict[str, list[Path]]) -> dict[str, Any]:
+        """Return the full derivatives in parameters of operators, which change `P` and its linearisation."""
+        if not paths:
+            return {}
+        system = self.estimate.system
+        moved = layout(self.functionals.scaled_blocks(self.moved.coefficients))
+        ones = np.ones(self.model.size)
+        jets = [self.functionals.jets(block, system.rows, system.alpha) for block in self.model.blocks]
+        moved_jets = [self.functionals.jets(block, moved, ones) for block in self.model.blocks]
+        derivatives: dict[str, Any] = {}
+        for name, where in paths.items():
+            leaf = follow(self.model, where[0])
+            total = [self._along(where, unit.reshape(leaf.shape), jets, moved_jets) for unit in np.eye(leaf.size)]
+            derivatives[name] = np.reshape(total, leaf.shape)
+        return derivatives
+
+    def _along(self, where: list[Path], unit: Any, jets: list[np.ndarray], moved_jets: list[np.ndarray]) -> float:
+        """Return the derivative along one entry of a parameter, at all the places where it occurs."""
+        model, system, alpha = self.model, self.estimate.system, self.estimate.alpha
+
+        def blocks(leaf: Any) -> list[tuple[Any, Any]]:
+            changed = eqx.tree_at(lambda m: [follow(m, path) for path in where], model, [leaf] * len(where))
+            return [_observed(block, jet) for block, jet in zip(changed.blocks, jets, strict=True)]
+
+        _, tangents = jax.jvp(blocks, (follow(model, where[0]),), (jnp.asarray(unit),))
+        tables = [np.asarray(table) for _, table in tangents]
+        tangent_rows = layout(system.model.blocks, tables)
+        tangent = system.factored.covariance.coefficient_tangent([tangent_rows])
+        total = float(self.linear_gradient.pull.contract(tangent)[0])
+        start = 0
+        for block, (change, _), table, jet, moved_jet in zip(
+            model.blocks, tangents, tables, jets, moved_jets, strict=True
+        ):
+            rows = slice(start, start + block.size)
+            start += block.size
+            in_value = np.asarray(change)
+            in_slopes, in_moved = ((table * each).sum(axis=0) for each in (jet, moved_jet))
+            if block.matrix is not None:
+                in_value, in_slopes, in_moved = (block.matrix @ each for each in (in_value, in_slopes, in_moved))
+            # The targets t̃ = t − F + J v depend on the parameter through F and J. Then the implicit part, as Σh moves.
+            total += 2.0 * float(alpha[rows] @ (in_slopes - in_value)) / self.scale
+            total += float(alpha[rows] @ in_moved) - float((self.weighted[rows] / model.noise[rows]) @ in_value)
+        return total
+
+
+def _observed(block: Observation, jets: np.ndarray) -> tuple[Any, Any]:
+    """Return the noise-free observations of a block for given derivatives of the unknown, and its coefficients."""
+    if isinstance(block.operator, Nonlinear):
+        return linearise_in_jets(block.operator, block.points, jnp.asarray(jets))
+    table = block.coefficients
+    return (table * jets).sum(axis=0), table
+
+
+def _symmetric_block(lower: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return the block between two runs of rows of a symmetric matrix, given by its lower triangle."""
+    first, second = (slice(int(each[0]), int(each[-1]) + 1) for each in (rows, columns))
+    if first.start == second.start:
+        part = np.tril(lower[first, second])
+        return part + np.tril(part, -1).T
+    return lower[first, second] if first.start > second.start else lower[second, first].T

@@ -1,0 +1,425 @@
+"""The most likely solution of a nonlinear model: `solve_nonlinear` and its result."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from ..errors import (
+    InputError,
+    NotPositiveDefiniteError,
+    PilescoreError,
+    as_array,
+    as_count,
+    as_positive,
+    check_coordinates,
+    require,
+)
+from ..model import Model
+from ..parallel import progress_bar
+from ..solvers import solve
+from .gauss_newton import LOOSE_DECREMENT, DualExpansion, GaussNewton, GaussNewtonStep, MapEstimate, Status
+from .hessian import Hessian, newton_step
+from .linearisation import Functionals, functionals_of, linear_model
+
+TOLERANCE, SEARCH_TOLERANCE = 1e-10, 1e-15
+"""The squared Newton decrement, relative to `1 + 2Φ`, at which an iteration has converged: by default, and within a
+search. `log det C` changes by the root of the decrement, and a search needs many digits of the score."""
+
+CONTINUATION = (1e4, 1e2, 1.0)
+"""The successive factors of all noise variances."""
+
+MAX_ESCAPES = 3
+"""How many times the iteration may leave a stationary point that is not a minimum."""
+
+RANDOM_DIRECTIONS = 5
+"""The number of random directions tried at a minimum where an equation does not hold."""
+
+ESCAPE_DECREASE = 1e-10
+"""The relative decrease of the objective that justifies moving on from a stationary point."""
+
+FLAT_CURVATURE = 1e-6
+"""A negative curvature below this fraction of Gauss–Newton's is attributed to rounding."""
+
+RANDOM_STARTS = 4
+"""The number of random starts within a search if the zero function does not lead to a solution."""
+
+MISSED_DEVIATIONS, MISSED_FRACTION = 5.0, 0.1
+"""An equation is unsatisfied if its root mean square residual exceeds both this many noise deviations and this fraction
+of its terms."""
+
+MAX_EVALUATIONS = 100
+"""The default limit of linearisations for each start."""
+
+WARM_EVALUATIONS = 15
+"""The limit of linearisations for a warm start within a search, before a fresh start replaces it."""
+
+Start: TypeAlias = "float | int | Callable[[Any], Any] | Solution"
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Solution:
+    """The most likely solution of a nonlinear model, as returned by `solve_nonlinear`.
+
+    Examples
+    --------
+    A probe that measures `eᵘ`:
+
+    >>> import jax.numpy as jnp, pilescore as ps
+    >>> grown = ps.Nonlinear(lambda p, u: jnp.exp(u), of=(ps.identity,))
+    >>> model = ps.Model(ps.RBF(0.5), data=ps.observe(grown, values=[2.0, 3.0], at=[0.0, 1.0], noise=0.01))
+    >>> solved = ps.solve_nonlinear(model)
+    >>> solved.status, solved.converged, solved.iterations < 30
+    ('converged', True, True)
+    >>> ps.posterior(solved.model).mean([0.0, 1.0]).round(2)  # log 2 and log 3
+    array([0.69, 1.1 ])
+    >>> abs(solved.linearised - ps.pile(solved.model).value) < 1e-10, abs(solved.gap) < 1e-8
+    (True, True)
+    """
+
+    model: Model
+    """The model linearised at the solution, ready for `pile`, `posterior`, `losses`, `accuracy` and `diagnose`."""
+    nonlinear: Model
+    """The nonlinear model as it was given."""
+    linearised: float
+    """PILE in linearised form: the PILE of `model`."""
+    laplace: float
+    """PILE in Laplace's form: the misfit, the norm of the solution and `log det 2πC`, over N."""
+    status: Status
+    """`converged`; `stagnated` at rounding; `unsatisfied`: a minimum at which an equation does not hold; `not a
+    minimum`; `stuck`: no step lowers the objective; `diverged`; or `out of evaluations`."""
+    reason: str
+    """The status in a sentence."""
+    steps: tuple[GaussNewtonStep, ...]
+    """All linearisations of the best start."""
+    factorisations: int
+    """The number of covariance factorisations over all starts."""
+    expansion: DualExpansion
+    """The solution by its coefficients and functional values, for use as a start."""
+
+    @property
+    def converged(self) -> bool:
+        """Whether the equation is solved up to noise and rounding."""
+        return self.status in ("converged", "stagnated")
+
+    @property
+    def iterations(self) -> int:
+        """The number of linearisations of the best start."""
+        return len(self.steps)
+
+    @property
+    def gap(self) -> float:
+        """`laplace − linearised`: the squared Newton decrement over N, zero at the exact minimum."""
+        return self.laplace - self.linearised
+
+    @functools.cached_property
+    def second_order(self) -> float:
+        """The change of PILE under the exact Hessian, `log det(I − ΣM)/N`; NaN if it is not positive definite.
+
+        It is computed on first access, by a factorisation of the size of the values that enter nonlinearly.
+        """
+        functionals, system = functionals_of(self.nonlinear), solve(self.model)
+        predicted, slopes = functionals.linearise(self.expansion.values)
+        last = self.steps[-1]
+        linearisation = (predicted, slopes, system, system.stacked_alpha, last.objective, last.decrement)
+        ending = (self.status, self.reason, self.steps)
+        estimate = MapEstimate(functionals, self.expansion, *linearisation, *ending)
+        return Hessian(estimate).log_determinant() / self.model.size
+
+    def __float__(self) -> float:
+        return self.linearised
+
+    def __repr__(self) -> str:
+        return (
+            f"Solution({self.status} after {self.iterations} linearisations, PILE {self.linearised:.6g}, "
+            f"gap {self.gap:.1e})"
+        )
+
+
+def solve_nonlinear(
+    model: Model,
+    *,
+    starts: int | Start | Sequence[Start] = 1,
+    seed: int = 0,
+    tolerance: float | int = TOLERANCE,
+    max_evaluations: int = MAX_EVALUATIONS,
+    continuation: Sequence[float] = CONTINUATION,
+    progress: bool | None = None,
+) -> Solution:
+    """Return the most likely solution of a model with nonlinear operators, and the model linearised there.
+
+    The method is Gauss–Newton in dual form with an Armijo line search. All noise variances are first inflated by the
+    factors in `continuation`; each level starts from the solution of the previous one. If a stationary point is not a
+    minimum, the iteration leaves it along the direction of negative curvature.
+
+    Parameters
+    ----------
+    model
+        The model. A linear model is solved in one step.
+    starts
+        The number of starts: first the zero function (if `P` is not defined there, the most likely function given the
+        linear blocks), then random functions from the prior. Or the starts themselves: functions of the point (with
+        `jax.numpy`), numbers, or results of an earlier call. The solution with the lowest objective is returned.
+    seed
+        The seed of the random functions.
+    tolerance
+        The iteration has converged when the squared Newton decrement is below this times `1 + 2Φ`, where `Φ` is the
+        negative log posterior up to a constant.
+    max_evaluations
+        The largest number of linearisations for each start.
+    continuation
+        Decreasing factors of the noise variances that end at one. A start from an earlier result uses the last only.
+    progress
+        Whether to show a progress bar of linearisations; by default only on a terminal.
+
+    Examples
+    --------
+    `u'' = u² − 1` with zero boundary values:
+
+    >>> import numpy as np, pilescore as ps
+    >>> line = ps.Box(x=(0, 1))
+    >>> (dx,) = ps.partials(line)
+    >>> equation = ps.Nonlinear(lambda p, u, u_xx: u_xx - u**2, of=(ps.identity, dx**2))
+    >>> model = ps.Model(
+    ...     kernel=ps.RBF(bandwidth=0.3),
+    ...     physics=[
+    ...         ps.impose(equation, -1.0, on=line.interior(ps.GaussLegendre(12)), noise=1e-3),
+    ...         ps.impose(ps.identity, 0.0, on=line.boundary(ps.GaussLegendre(1)), noise=1e-4),
+    ...     ],
+    ... )
+    >>> solved = ps.solve_nonlinear(model)
+    >>> solved.status, solved.gap < 1e-8
+    ('converged', True)
+    >>> ps.posterior(solved.model).mean([0.5]).round(3)
+    array([0.124])
+    """
+    require(isinstance(model, Model), "model", model, "a ps.Model")
+    decrement, budget = as_positive(tolerance, "tolerance"), as_count(max_evaluations, "max_evaluations")
+    levels = tuple(float(level) for level in as_array(continuation, "continuation").ravel())
+    decreasing = len(levels) > 0 and levels[-1] == 1.0 and all(a > b for a, b in itertools.pairwise(levels))
+    require(decreasing, "continuation", continuation, "factors that decrease to 1, such as (1e4, 1e2, 1.0)")
+    checked = _checked_starts(model, starts)
+    functionals = functionals_of(model)
+    if not any(nonlinear.curved for nonlinear in functionals.nonlinear_blocks):
+        levels = (1.0,)
+    queue: list[tuple[DualExpansion | Float[np.ndarray, " F"], bool]]
+    if isinstance(checked, int):
+        random = _random(functionals, checked - 1, as_count(seed, "seed", least=0))
+        queue = [(start, False) for start in (_zero(functionals), *random)]
+    else:
+        queue = [_as_start(functionals, start) for start in checked]
+    best: MapEstimate | None = None
+    failure: PilescoreError | None = None
+    count = 0
+    with progress_bar(0, "solve", progress) as bar:
+        for start, warm in queue:
+            iteration = GaussNewton(functionals, decrement, budget, True, newton_step, bar.update)
+            try:
+                estimate = _minimum(iteration, start, (1.0,) if warm else levels)
+                best = estimate if best is None or _rank(estimate) < _rank(best) else best
+            except (InputError, NotPositiveDefiniteError) as error:  # P is not defined there, or far too steep
+                failure = failure or error
+                if isinstance(checked, int) and start is queue[0][0]:
+                    queue += [(fallback, False) for fallback in _by_linear_blocks(functionals)]
+            count += len(iteration.steps)
+    if best is None:
+        assert failure is not None
+        raise failure
+    best.system.warn_if_imprecise(stacklevel=3)
+    return as_solution(best, count)
+
+
+def solve_or_follow(model: Model, before: Float[np.ndarray, " F"] | None, *, explain: bool) -> MapEstimate:
+    """Return the most likely solution of a model, starting from the functional values of a similar model if given.
+
+    If that fails, other starts follow: the zero function, then random functions.
+    """
+    functionals = functionals_of(model)
+    zero = _zero(functionals)
+    starts: list[tuple[DualExpansion | Float[np.ndarray, " F"], int, tuple[float, ...]]]
+    starts = [(zero, MAX_EVALUATIONS, CONTINUATION)]
+    if before is not None and len(before) == functionals.size:
+        starts.insert(0, (before, WARM_EVALUATIONS, (1.0,)))
+    best: MapEstimate | None = None
+    failure: PilescoreError | None = None
+    while starts:
+        start, budget, levels = starts.pop(0)
+        try:
+            iteration = GaussNewton(functionals, SEARCH_TOLERANCE, budget, explain, newton_step)
+            estimate = _minimum(iteration, start, levels)
+            best = estimate if best is None or _rank(estimate) < _rank(best) else best
+            if _is_good(best):
+                return best
+        except (InputError, NotPositiveDefiniteError) as error:
+            failure = failure or error
+            if start is zero and isinstance(error, NotPositiveDefiniteError):
+                raise  # it failed even with inflated noise: no other start can help
+            if start is zero:
+                fallbacks = _by_linear_blocks(functionals)
+                starts += [(fallback, MAX_EVALUATIONS, CONTINUATION) for fallback in fallbacks]
+        if start is zero:
+            random = _random(functionals, RANDOM_STARTS, 0)
+            starts += [(function, MAX_EVALUATIONS, CONTINUATION) for function in random]
+    if best is None:
+        assert failure is not None
+        raise failure
+    return best
+
+
+def as_solution(estimate: MapEstimate, factorisations: int) -> Solution:
+    """Return an estimate in the form that users see."""
+    functionals = estimate.functionals
+    linear_part = functionals.forward(estimate.slopes, estimate.expansion.values)
+    targets = functionals.model.values - estimate.predicted + linear_part
+    linear = linear_model(functionals, estimate.slopes, targets, estimate.expansion.coefficients)
+    system, n = estimate.system, functionals.model.size
+    complexity = system.logdet.value / n + math.log(2.0 * math.pi)
+    linearised, laplace = system.quadratic / n + complexity, 2.0 * estimate.objective / n + complexity
+    ending = estimate.status, estimate.reason, estimate.steps, factorisations, estimate.expansion
+    return Solution(linear, functionals.model, linearised, laplace, *ending)
+
+
+def _is_good(estimate: MapEstimate) -> bool:
+    """Whether there is no reason to look for a better solution."""
+    near = estimate.decrement <= LOOSE_DECREMENT * (1.0 + 2.0 * abs(estimate.objective))
+    return estimate.status == "converged" or (estimate.status == "stagnated" and near)
+
+
+def _rank(estimate: MapEstimate) -> tuple[bool, float]:
+    """Return a key that sorts solutions before failures, then by the objective."""
+    return estimate.status not in ("converged", "stagnated"), estimate.objective
+
+
+def _checked_starts(model: Model, starts: Any) -> int | list[Any]:
+    if isinstance(starts, int | np.integer):
+        return as_count(starts, "starts")
+    every = list(starts) if isinstance(starts, list | tuple) else [starts]
+    expected = "a count, or a list of functions of the point, numbers, or results of ps.solve_nonlinear"
+    require(len(every) > 0, "starts", starts, expected)
+    for start in every:
+        number = isinstance(start, float | int | np.floating | np.integer) and math.isfinite(start)
+        require(number or callable(start) or isinstance(start, Solution), "starts", start, expected)
+        if callable(start):
+            check_coordinates(start, model.blocks[0].points[0], "starts")
+        if isinstance(start, Solution):
+            same = len(start.nonlinear.blocks) == len(model.blocks) and all(
+                a.size == b.size and a.is_nonlinear == b.is_nonlinear
+                for a, b in zip(start.nonlinear.blocks, model.blocks, strict=True)
+            )
+            require(same, "starts", start, "a result for the same blocks of observations")
+    return every
+
+
+def _as_start(functionals: Functionals, start: Any) -> tuple[DualExpansion | Float[np.ndarray, " F"], bool]:
+    """Return the functional values of a start, and whether it is an earlier solution."""
+    if isinstance(start, Solution):
+        same = len(start.expansion.values) == functionals.size
+        require(same, "starts", start, "a result for a model with the same operators")
+        # Values only: under other hyperparameters the coefficients would belong to another function.
+        return start.expansion.values, True
+    function = start if callable(start) else (lambda p: jnp.asarray(float(start)) + 0.0 * p[0])
+    return functionals.values_of(function), False
+
+
+def _zero(functionals: Functionals) -> DualExpansion:
+    return DualExpansion(np.zeros(functionals.size), np.zeros(functionals.size))
+
+
+def _by_linear_blocks(functionals: Functionals) -> list[DualExpansion]:
+    """Return the most likely function given the linear blocks alone, if there are any: a start where zero is none."""
+    model = functionals.model
+    data, physics = (tuple(b for b in blocks if not b.is_nonlinear) for blocks in (model.data, model.physics))
+    if not (data or physics):
+        return []
+    linear = model.replace(data=data, physics=physics)
+    coefficients = np.zeros(functionals.size)
+    alpha = solve(linear, explain=False).stacked_alpha
+    coefficients[np.concatenate([np.arange(entry.start, entry.stop) for entry in functionals.linear_entries])] = alpha
+    return [DualExpansion(coefficients, functionals.product(coefficients))]
+
+
+def _random(functionals: Functionals, count: int, seed: int) -> list[DualExpansion]:
+    """Return random functions of about the size that the prior gives them."""
+    # A draw from the prior would need a factor of Θ, which is larger than C and may be singular. Random coefficients
+    # instead, scaled so that the functionals have their prior deviations on average.
+    functions, rng = [], np.random.default_rng(seed)
+    deviation = functionals.deviations
+    scale = np.divide(1.0, deviation, out=np.zeros(functionals.size), where=deviation > 0)
+    for _ in range(count):
+        coefficients = scale * rng.standard_normal(functionals.size)
+        values = functionals.product(coefficients)
+        size = float(np.sqrt(np.mean((scale * values) ** 2))) or 1.0
+        functions.append(DualExpansion(coefficients / size, values / size))
+    return functions
+
+
+def _minimum(
+    iteration: GaussNewton, start: DualExpansion | Float[np.ndarray, " F"], levels: tuple[float, ...]
+) -> MapEstimate:
+    """Run Gauss–Newton, and leave stationary points that are not minima along directions of negative curvature."""
+    estimate = iteration.run(start, levels)
+    for escapes_left in range(MAX_ESCAPES, -1, -1):
+        missed = _missed(estimate)
+        if not estimate.converged:
+            return dataclasses.replace(estimate, reason="; ".join(filter(None, [estimate.reason, missed])))
+        # Gauss–Newton's Hessian is always positive definite, so its convergence cannot exclude a saddle point.
+        largest, direction = Hessian(estimate).most_negative()
+        saddle = largest > 1.0 + FLAT_CURVATURE
+        directions = _random(estimate.functionals, RANDOM_DIRECTIONS, 0) if missed else []
+        if saddle and direction is not None:
+            directions = [direction]
+        lower = _lower_point(iteration, estimate, directions) if escapes_left else None
+        if lower is None and saddle:
+            reason = f"stationary, but the exact Hessian has the curvature {1.0 - largest:.1e} of Gauss–Newton's"
+            return dataclasses.replace(estimate, status="not a minimum", reason=reason)
+        if lower is None and missed:
+            why = "no nearby step lowers the objective: there may be no solution, or other starts may find it"
+            return dataclasses.replace(estimate, status="unsatisfied", reason=f"{missed}; {why}")
+        if lower is None:
+            return estimate
+        estimate = iteration.run(lower, (1.0,))
+    return estimate
+
+
+def _lower_point(
+    iteration: GaussNewton, estimate: MapEstimate, directions: Sequence[DualExpansion]
+) -> DualExpansion | None:
+    """Return the lowest of many points on both sides along the directions, or None if none is below the estimate."""
+    lengths = [sign * 10.0**power for power in np.arange(-4.0, 4.5, 0.5) for sign in (1.0, -1.0)]
+    points = [estimate.expansion.towards(direction, length) for direction in directions for length in lengths]
+    objectives = [iteration.objective(point, 1.0) for point in points]
+    lowest = min(range(len(points)), key=objectives.__getitem__, default=None)
+    if lowest is None or not objectives[lowest] < estimate.objective - ESCAPE_DECREASE * abs(estimate.objective):
+        return None
+    return points[lowest]
+
+
+def _missed(estimate: MapEstimate) -> str:
+    """Describe the first equation that the estimate does not satisfy; return an empty string if there is none."""
+    model = estimate.functionals.model
+    residual, noise = model.values - estimate.predicted, model.noise
+    for nonlinear in estimate.functionals.nonlinear_blocks:
+        rows = nonlinear.rows
+        square = float(np.mean(residual[rows] ** 2))
+        deviations = float(np.sqrt(np.mean(residual[rows] ** 2 / noise[rows])))
+        if deviations <= MISSED_DEVIATIONS:
+            continue
+        # Value and prediction may be small because large terms cancel, as in u_t + u u_x ≈ 0: then compare the
+        # residual with the terms themselves, which cost a product with the kernel.
+        terms = np.abs(model.values[rows]) + np.abs(estimate.predicted[rows])
+        if square > MISSED_FRACTION**2 * float(np.mean(terms**2)):
+            terms = terms + estimate.functionals.term_sizes(nonlinear, estimate.expansion.coefficients)
+        fraction = math.sqrt(square / max(float(np.mean(terms**2)), 1e-300))
+        if fraction > MISSED_FRACTION:
+            pairs = zip(model.labels, model.blocks, strict=True)
+            label = next(name for name, block in pairs if block is nonlinear.block)
+            return f"{label!r} is missed by {deviations:.0f} noise deviations, {100 * fraction:.0f}% of its terms"
+    return ""

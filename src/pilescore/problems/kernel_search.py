@@ -1,0 +1,275 @@
+"""The search with one kernel of a problem, the diagnosis of its result, and warnings about both."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..diagnosis import Finding, diagnose
+from ..errors import ClusterError, PilescoreError, PrecisionWarning
+from ..inference import Score, at_profiled_scale, pile, systems_of
+from ..model import Model
+from ..nonlinear import Solution
+from ..search import Minimum, RunOptions, SearchOptions, failed_row, minimize, row, search_space
+from .description import parameter_text
+from .prediction import parameter_covariance
+from .problem import Problem
+from .summary import CheckSummary, DescentSummary, DiagnosisSummary, KernelResult, KernelScore, SolutionSummary
+
+TOLERANCE, MAX_EVALUATIONS = 1e-7, 300
+"""The tolerance and the budget of one descent. The chosen numbers do not need many digits."""
+
+MAX_STAGES = 3
+"""How often a search continues in narrower ranges of inferred parameters."""
+
+MIN_GAIN_NATS = 0.01
+"""The gain that makes another stage worthwhile."""
+
+RANGE_DEVIATIONS = 10.0
+"""The half-width of a narrower range, in standard deviations of the parameter."""
+
+SHORT_START = 0.25
+"""The bandwidths of the second start, relative to those of the first."""
+
+STRICT_START = 10.0
+"""The temperature of equations at the second start, relative to its lower bound."""
+
+SAME_MINIMUM_NATS = 1.0
+"""Starts whose results differ by less found the same minimum."""
+
+SOLVED = ("converged", "stagnated")
+"""The statuses of nonlinear solutions that can be used."""
+
+STORED_DETAILS = ("outliers",)
+"""The details of findings that are stored."""
+
+TEMPERATURE_ROLES = ("scale", "data_temperature", "physics_temperature")
+"""The roles of hyperparameters that a profiled score rescales together."""
+
+
+def search_kernel(problem: Problem, name: str, save: Path, progress: bool | None, client: Any = None) -> KernelResult:
+    """Return the result of the search with one kernel; a kernel that cannot be scored has a row with the reason."""
+    model = problem.models[name]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrecisionWarning)  # the row has a warning about rounding
+            if not problem.over[name]:
+                scored = KernelScore(**row(model, problem.score))
+                if problem.score.profiled and math.isfinite(scored.pile):
+                    model = at_profiled_scale(model, pile(model, problem.score))
+                return KernelResult(name=name, row=scored, values=_rescaled(problem, model))
+            best, ranges = _minimum(problem, name, save, progress, client)
+            covariance = parameter_covariance(best, ranges)
+    except PilescoreError as failure:
+        if isinstance(failure, OSError | ClusterError):  # not the fault of the kernel
+            raise
+        return KernelResult(name=name, row=KernelScore(**failed_row(str(failure))))
+    values = {**best.values, **_rescaled(problem, best.model)}
+    fields = ("start", "end", "pile", "status", "reason")
+    return KernelResult(
+        name=name,
+        row=KernelScore(**row(best, best.score)),
+        values=values,
+        standard_errors=dict.fromkeys(values, math.nan) | dict(best.standard_errors),
+        covariance=covariance,
+        at_bounds=dict(best.at_bounds),
+        status=best.status,
+        reason=best.reason,
+        evaluations=best.evaluations,
+        descents=[DescentSummary(**{key: getattr(descent, key) for key in fields}) for descent in best.descents],
+    )
+
+
+def _rescaled(problem: Problem, model: Model) -> dict[str, float]:
+    """Return the temperatures that a profiled score has rescaled, whether or not they were searched."""
+    if not problem.score.profiled:
+        return {}
+    roles = model.roles
+    return {name: float(value) for name, value in model.parameters.items() if roles[name] in TEMPERATURE_ROLES}
+
+
+def _minimum(
+    problem: Problem, name: str, save: Path, progress: bool | None, client: Any
+) -> tuple[Minimum, dict[str, tuple[float, float]]]:
+    """Return the minimum from all starts, and the ranges of inferred parameters in which its curvature is measured.
+
+    A parameter of an equation is often determined a thousand times more sharply than hyperparameters, which a descent
+    over its whole range then hardly moves. The search therefore continues in a range of a few standard deviations, as
+    long as that gains something.
+    """
+    model, over = problem.models[name], problem.over[name]
+    best = last = _descend(
+        problem, model, over, starts(model, over, problem.starts, problem.seed), save, progress, client
+    )
+    ranges = {parameter: over[parameter] for parameter in problem.inferred}
+    for stage in range(MAX_STAGES):
+        narrow = _narrowed(best, ranges, over)
+        if not narrow:
+            break
+        file = save.with_stem(f"{save.stem}-{stage + 2}")
+        # Continue from the end of the best descent, not from `last.model`: a profiled score has rescaled that one, and
+        # bounds on temperatures hold at the original scale.
+        end = min((d for d in last.descents if math.isfinite(d.pile)), key=lambda d: d.pile).end
+        last = _descend(problem, model.replace(end), {**over, **ranges, **narrow}, [{}], file, progress, client)
+        gain = 0.5 * best.pile.size * (best.pile.value - last.pile.value)
+        ranges |= narrow
+        # A parameter at the edge of its narrow range is not at a bound of the problem.
+        sides = {each: side for each, side in last.at_bounds.items() if each not in narrow} | {
+            each: side for each, side in best.at_bounds.items() if each in problem.inferred
+        }
+        kept: dict[str, Any] = {"descents": best.descents, "evaluations": best.evaluations + last.evaluations}
+        if last.status == "stalled" and gain < MIN_GAIN_NATS:  # already at the minimum, up to rounding
+            kept |= {"status": best.status, "reason": best.reason}
+        best = dataclasses.replace(last, at_bounds=sides, **kept)
+        if gain < MIN_GAIN_NATS and not {*last.at_bounds} & {*narrow}:
+            break
+    return best, ranges
+
+
+def _descend(
+    problem: Problem,
+    model: Model,
+    over: Mapping[str, Any],
+    first: Sequence[Mapping[str, Any]],
+    save: Path,
+    progress: bool | None,
+    client: Any,
+) -> Minimum:
+    best = minimize(
+        model,
+        over,
+        starts=first,
+        score=problem.score,
+        search=SearchOptions(tolerance=TOLERANCE, max_evaluations=MAX_EVALUATIONS),
+        run=RunOptions(client=client, save=save, progress=progress),
+    )
+    if best.status == "interrupted":
+        raise KeyboardInterrupt
+    return best
+
+
+def _narrowed(
+    best: Minimum, ranges: Mapping[str, tuple[float, float]], over: Mapping[str, Any]
+) -> dict[str, tuple[float, float]]:
+    """Return ranges of a few standard deviations about inferred parameters, if they are much narrower than now."""
+    narrower: dict[str, tuple[float, float]] = {}
+    for name, (low, high) in ranges.items():
+        if best.curvature is None or name not in best.curvature.names:
+            continue
+        index = best.curvature.names.index(name)
+        second, value = float(best.curvature.hessian[index, index]), best.values[name]
+        if second > 0:
+            reach = RANGE_DEVIATIONS * (high - low) / math.sqrt(second)  # the Hessian is in units of the range
+            narrow = (max(over[name][0], value - reach), min(over[name][1], value + reach))
+            if narrow[1] - narrow[0] < 0.5 * (high - low) or not low < value < high:
+                narrower[name] = narrow
+    return narrower
+
+
+def starts(model: Model, over: Mapping[str, Any], count: int, seed: int) -> list[dict[str, Any]]:
+    """Return the starts of a search: the model's values, short lengths with strict equations, then Sobol points."""
+    strict: dict[str, Any] = {}
+    for name, (low, high) in over.items():
+        now, role = np.asarray(model.parameters[name]), model.roles[name]
+        if role == "length":
+            strict[name] = np.clip(SHORT_START * now, low, high)
+        elif role == "physics_temperature":
+            strict[name] = np.clip(STRICT_START * np.asarray(low), low, np.maximum(now, low))
+    where = search_space(model, over)
+    others = where.sobol(max(count - 2, 0), seed)
+    return [{}, strict, *(where.by_name(where.decode(u)) for u in others)][:count]
+
+
+def diagnose_choice(problem: Problem, name: str, model: Model) -> DiagnosisSummary:
+    """Return all checks of the model chosen with one kernel.
+
+    Inferred parameters at a bound are left to `selection_warnings`, since wider bounds are not the remedy there.
+    """
+    original = problem.models[name]
+    factor = float(model.eta) / float(original.eta) if problem.score.profiled else 1.0
+    over = {
+        parameter: (factor * low, factor * high) if original.roles[parameter] in TEMPERATURE_ROLES else (low, high)
+        for parameter, (low, high) in problem.over[name].items()
+        if parameter not in problem.inferred
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrecisionWarning)  # a check reports it
+        checked = diagnose(model, over=over or None, score=problem.score, progress=False).checked
+    return DiagnosisSummary([_check_summary(finding, problem) for finding in checked])
+
+
+def _check_summary(finding: Finding, problem: Problem) -> CheckSummary:
+    """Return a check with readable names of hyperparameters."""
+
+    def readable(text: str) -> str:
+        return re.sub(r"\w+(?:\.\w+)+(?:\[\d+\])?", lambda match: parameter_text(match[0], problem), text)
+
+    fields = {field.name: getattr(finding, field.name) for field in dataclasses.fields(finding)}
+    return CheckSummary(
+        **fields
+        | {
+            "value": finding.value if math.isfinite(finding.value) else math.nan,
+            "meaning": readable(finding.meaning),
+            "advice": readable(finding.advice),
+            "details": {key: finding.details[key] for key in STORED_DETAILS if key in finding.details},
+        }
+    )
+
+
+def solution_summary(solved: Solution, score: Score) -> SolutionSummary:
+    """Return how the nonlinear equations were solved."""
+    try:
+        value = systems_of(solved.nonlinear, score, explain=False).pile(score).value
+    except PilescoreError:
+        value = math.nan
+    return SolutionSummary(
+        status=solved.status,
+        reason=solved.reason,
+        iterations=solved.iterations,
+        pile=value,
+        gap=solved.gap,
+        second_order=solved.second_order,
+    )
+
+
+def selection_warnings(
+    problem: Problem, result: KernelResult, solution: SolutionSummary | None = None
+) -> Iterator[str]:
+    """Yield warnings about the nonlinear solution, the search, and the inferred parameters."""
+    if solution is not None:
+        yield from _solution_warnings(solution, result.row)
+    if result.status not in ("converged", "fixed"):
+        yield f"the search has not converged: {result.reason}"
+    for name in problem.inferred:
+        side = result.at_bounds.get(name, "")
+        if side:
+            yield f"{name} is at its {side} bound: the data favour a value beyond it, or the problem has a mistake"
+        elif name in result.standard_errors and not math.isfinite(result.standard_errors[name]):
+            yield (
+                f"{name} has no standard error: the score has no clear minimum; the standard deviations of "
+                "predictions do not include its uncertainty"
+            )
+    size = result.row.size or 0
+    ends = [0.5 * size * descent.pile for descent in result.descents]
+    behind = [end - min(ends) for end in ends if math.isfinite(end) and end - min(ends) > SAME_MINIMUM_NATS]
+    if len(ends) > 1 and len(behind) >= len(ends) - 1:
+        shown = ", ".join(f"{gap:.3g}" for gap in sorted(behind))
+        yield f"only one of {len(ends)} starts reached this score; the others are {shown} nats behind. Try more starts"
+
+
+def _solution_warnings(solution: SolutionSummary, scored: KernelScore) -> Iterator[str]:
+    status = solution.status
+    if status not in SOLVED:
+        yield f"the nonlinear equations are not solved ({status}): {solution.reason}"
+    difference = 0.5 * (scored.size or 0) * abs(solution.pile - scored.pile)
+    if not difference <= SAME_MINIMUM_NATS:  # NaN too
+        yield "the equations have several solutions: solving them again gave another one than the search"
+    elif status in SOLVED and not math.isfinite(solution.second_order):
+        yield "the most likely solution is poorly determined: its exact curvature is not positive"

@@ -1,0 +1,277 @@
+"""The noise of every block: given, shared, or derived from the size of what the block observes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from ..covariance import query, variances
+from ..equations import Nonlinear, Operator
+from ..kernels import RBF, Kernel
+from ..model import TEMPERATURES, Observation
+from ..search import free_name
+from . import schema
+from .observations import ParsedTable, ParsingContext
+
+CONDITION_NOISE = 1e-3
+"""The default noise of conditions and integrals, as a fraction of the size of what they observe."""
+
+NOISE_RANGE = (1e-6, 1.0)
+"""Default bounds of noise variances, in units of the squared size of what is observed."""
+
+ETA_RANGE = (1e-3, 1e4)
+"""Default bounds of the prior variance, in units of the squared size of the unknown."""
+
+USUAL_BANDWIDTH, SHORT_BANDWIDTH = 0.3, 0.05
+"""Bandwidths, as fractions of the domain, of the priors that sizes are derived from."""
+
+MAX_VALUE = 1e100
+"""The largest allowed value. Squares of larger values overflow in products."""
+
+DRAWS = 61
+"""The number of random draws, and of points, from which the size of a nonlinear operator is estimated."""
+
+NORMAL_MEDIAN_SQUARE = 0.4549
+"""The median of the square of a standard normal number."""
+
+MAX_DECADES = 40.0
+"""The size of the unknown is searched between 10 to the power of minus and plus this number."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NoiseModel:
+    """Observations with their noise, temperatures at their starts, and the bounds of temperatures to choose."""
+
+    data: tuple[Observation, ...]
+    physics: tuple[Observation, ...]
+    texts: tuple[str, ...]
+    """The observed values of each block as text, data first."""
+    temperatures: Mapping[str, float]
+    over: Mapping[str, tuple[float, float]]
+
+
+def own_temperature(role: str, index: int) -> str:
+    """Return the name of the own temperature of a block: `data.0.gamma` or `physics.1.rho`."""
+    return f"{role}.{index}.{TEMPERATURES[role]}"
+
+
+def noise_model(
+    parsed: Mapping[str, Sequence[ParsedTable]],
+    given: schema.TemperaturesSection,
+    context: ParsingContext,
+    profiled: bool = False,
+) -> NoiseModel | None:
+    """Give every block its noise: its own, the shared one, or a default that suits the size of what it observes.
+
+    Parameters
+    ----------
+    parsed
+        The tables of the file by kind.
+    given
+        The section about shared temperatures.
+    context
+        The domain, and the log of mistakes.
+    profiled
+        Whether the scale η is found in closed form and needs no bounds.
+    """
+    data = list(parsed["data"])
+    physics = [table for kind in ("equation", "condition", "constraint") for table in parsed[kind]]
+    sizes = _Sizes([*data, *physics], context)
+    if context.log.mistakes:
+        return None
+    over: dict[str, tuple[float, float]] = {}
+    start = {"gamma": 1.0, "rho": 1.0, "eta": _start(given.eta, sizes.prior)}
+    if not profiled and not isinstance(given.eta, float):
+        over["eta"] = _bounds(given.eta, (ETA_RANGE[0] * sizes.unknown, ETA_RANGE[1] * sizes.prior))
+    for symbol, tables, temperature in (("gamma", data, given.gamma), ("rho", physics, given.rho)):
+        shared = [block for table in tables for block in table.blocks if block.temperature is None]
+        if shared and (symbol == "gamma" or temperature is not None):
+            # The noise variance is half of the temperature, hence the factor 2.
+            spreads = [2.0 * _spread(block) or sizes.unknown for block in shared]
+            bounds = (NOISE_RANGE[0] * min(spreads), NOISE_RANGE[1] * max(spreads))
+            start[symbol] = _start(temperature, _middle(bounds))
+            if not isinstance(temperature, float):
+                over[symbol] = _bounds(temperature, bounds)
+        elif temperature is not None:
+            context.log.warnings.append(
+                f"{symbol} in [temperatures] is not used: everything it applies to has its own noise"
+            )
+    measured = [(table, block) for table in data for block in table.blocks]
+    for i, (table, _) in enumerate(measured):
+        if table.temperature is not None:
+            over[own_temperature("data", i)] = table.temperature.bounds
+    imposed = _with_noise(physics, sizes, over, given.rho is not None)
+    taken: set[str] = set()
+    named = [_named(block, taken) for block in (*(block for _, block in measured), *imposed)]
+    texts = tuple(text for table in (*data, *physics) for text in table.texts)
+    return NoiseModel(tuple(named[: len(measured)]), tuple(named[len(measured) :]), texts, start, over)
+
+
+class _Sizes:
+    """Squared sizes of the unknown, and of what each block observes.
+
+    The size of the unknown is the size of its own observed values, if there are any. Otherwise the sources imply it: an
+    upper estimate by a prior with the usual bandwidth, a lower estimate by a prior with a short bandwidth.
+    """
+
+    def __init__(self, tables: Sequence[ParsedTable], context: ParsingContext) -> None:
+        extent = np.array(context.box.upper) - np.array(context.box.lower)
+        blocks = [(table, block) for table in tables for block in table.blocks]
+        self.usual = {id(block): _size(RBF(USUAL_BANDWIDTH * extent), block) for _, block in blocks}
+        for table, block in blocks:
+            largest = float(np.abs(block.values).max())
+            if largest > MAX_VALUE:
+                context.log(table.place, f"found values as large as {largest:.1e}; expected at most {MAX_VALUE:.0e}")
+            size = self.usual[id(block)].size(1.0)
+            if not size > 0:
+                what = "zero" if size == 0 else "not a number"
+                text = f"the operator {block.operator} is {what} at all its points, and so has no effect"
+                context.log(table.place, text)
+        self.unknown = self.prior = 1.0
+        nonzero = [block for _, block in blocks if self.usual[id(block)].target > 0]
+        direct = [_square(block) for block in nonzero if not block.is_functional and str(block.operator) == "Id"]
+        if direct:
+            self.unknown = self.prior = max(direct)
+        elif nonzero and not context.log.mistakes:
+            self.prior = max(self.usual[id(block)].scale() for block in nonzero)
+            self.unknown = min(_size(RBF(SHORT_BANDWIDTH * extent), block).scale() for block in nonzero)
+
+    def of(self, block: Observation) -> float:
+        """Return the squared size of what a block observes."""
+        return max(self.usual[id(block)].size(self.unknown), _square(block))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _LinearSize:
+    """The squared size of a linear operator: its prior variance."""
+
+    variance: float
+    target: float
+    """The mean square of the observed values."""
+
+    def size(self, scale: float) -> float:
+        """Return the squared size of the operator if the squared size of the unknown is `scale`."""
+        return scale * self.variance
+
+    def scale(self) -> float:
+        """Return the squared size of the unknown at which the operator is as large as the target."""
+        return self.target / self.variance if self.variance > 0 else 1.0
+
+
+class _NonlinearSize:
+    """The squared size of a nonlinear operator: its median square over draws of its arguments, where it is defined.
+
+    The value of the operator at the zero function is subtracted from the observed values.
+    """
+
+    def __init__(self, kernel: Kernel, block: Observation, operator: Nonlinear) -> None:
+        rows = np.unique(np.linspace(0, block.size - 1, min(block.size, DRAWS)).astype(int))
+        points = block.points[rows]
+        spread = np.sqrt([_variances(kernel, points, argument) for argument in operator.of])
+        self._drawn = spread[None] * np.random.default_rng(0).standard_normal((DRAWS, *spread.shape))
+        self._at = jax.jit(jax.vmap(jax.vmap(operator.at, (0, 1)), (None, 0)))
+        self._points = points
+        at_zero = self._values(0.0)[0]
+        self._at_zero = np.where(np.isfinite(at_zero), at_zero, 0.0)
+        self.target = float(np.mean(np.minimum(np.abs(block.values[rows] - self._at_zero), MAX_VALUE) ** 2))
+
+    def size(self, scale: float) -> float:
+        """Return the squared size of the operator if the squared size of the unknown is `scale`."""
+        return self._change(scale) + float(np.mean(self._at_zero**2))
+
+    def scale(self) -> float:
+        """Return the squared size of the unknown at which the operator is as large as the target; 1 if there is none.
+
+        The size need not be monotone or finite, so this is a bisection of the logarithm that cannot fail.
+        """
+        low, high = -MAX_DECADES, MAX_DECADES
+        for _ in range(40):
+            middle = 0.5 * (low + high)
+            low, high = (low, middle) if self._change(10.0**middle) > self.target else (middle, high)
+        return float(10.0**middle) if -0.9 * MAX_DECADES < middle < 0.9 * MAX_DECADES else 1.0
+
+    def _change(self, scale: float) -> float:
+        """Return the squared size of the operator's change from the zero function; NaN if it is defined nowhere."""
+        values = self._values(scale)
+        defined = ~np.isnan(values)
+        with np.errstate(over="ignore"):
+            squares = np.sort(np.where(defined, values - self._at_zero, np.inf) ** 2, axis=0)
+        count = defined.sum(axis=0)
+        # The median, not the mean: the mean square of exp(u) or 1/u is dominated by a few draws or infinite.
+        medians = np.take_along_axis(squares, count[None] // 2, axis=0)[0][count > 0]
+        return float(np.mean(np.minimum(medians / NORMAL_MEDIAN_SQUARE, MAX_VALUE))) if medians.size else math.nan
+
+    def _values(self, scale: float) -> Float[np.ndarray, "draws m"]:
+        return np.asarray(self._at(jnp.asarray(self._points), jnp.asarray(math.sqrt(scale) * self._drawn)))
+
+
+def _size(kernel: Kernel, block: Observation) -> _LinearSize | _NonlinearSize:
+    if isinstance(block.operator, Nonlinear):
+        return _NonlinearSize(kernel, block, block.operator)
+    mean = float(np.mean(_variances(kernel, block.points, block.operator)))
+    factor = 1.0 if block.matrix is None else float(np.mean(np.abs(block.matrix).sum(axis=1) ** 2))
+    return _LinearSize(mean * factor, _square(block))
+
+
+def _variances(kernel: Kernel, points: Float[np.ndarray, "n d"], operator: Operator) -> Float[np.ndarray, " n"]:
+    """Return the prior variances of an operator at points."""
+    rows = query(points, operator.indices(points.shape[1]), operator.coefficients)
+    return np.concatenate([variances(kernel, tile, 1.0) for tile in rows.tiles])
+
+
+def _square(block: Observation) -> float:
+    return float(np.mean(np.minimum(np.abs(block.values), MAX_VALUE) ** 2))
+
+
+def _spread(block: Observation) -> float:
+    """Return the variance of the values, or their mean square if they are all equal."""
+    return float(np.var(block.values)) or _square(block)
+
+
+def _with_noise(
+    physics: Sequence[ParsedTable], sizes: _Sizes, over: dict[str, tuple[float, float]], shared: bool
+) -> tuple[Observation, ...]:
+    """Return the blocks of physics with their noise: equations get bounds to choose it in, conditions a fixed one."""
+    blocks: list[Observation] = []
+    for table in physics:
+        for block in table.blocks:
+            name, size = own_temperature("physics", len(blocks)), sizes.of(block)
+            if table.temperature is not None:
+                over[name] = table.temperature.bounds
+            elif block.temperature is None and not shared and table.place[0] == "equation":
+                # The noise variance at a node of weight w is ρ/2w: this ρ makes it `size` at the mean weight.
+                rho = 2.0 * float(np.mean(block.weights)) * size
+                over[name] = (NOISE_RANGE[0] * rho, NOISE_RANGE[1] * rho)
+                block = dataclasses.replace(block, temperature=jnp.asarray(_middle(over[name])))
+            elif block.temperature is None and not shared:
+                # With ρ = 2 the noise variance is 1/w: the same at every node, whatever the quadrature weights.
+                weights = np.full(block.size, 1.0 / (CONDITION_NOISE**2 * size))
+                block = dataclasses.replace(block, temperature=jnp.asarray(2.0), weights=weights)
+            blocks.append(block)
+    return tuple(blocks)
+
+
+def _named(block: Observation, taken: set[str]) -> Observation:
+    """Return a block with a unique name."""
+    name = free_name(block.name or block.role, taken)
+    taken.add(name)
+    return dataclasses.replace(block, name=name)
+
+
+def _start(choice: Any, default: float) -> float:
+    return float(default if choice is None else choice.value if isinstance(choice, schema.Unknown) else choice)
+
+
+def _middle(bounds: tuple[float, float]) -> float:
+    return math.sqrt(bounds[0] * bounds[1])
+
+
+def _bounds(given: schema.Unknown | None, default: tuple[float, float]) -> tuple[float, float]:
+    return default if given is None else given.bounds

@@ -1,0 +1,195 @@
+"""The stored form of a selection: the models behind `summary.json` and behind the parts of unfinished work."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, RootModel, model_validator
+
+from ..diagnosis import Diagnosis, Finding
+from ..storage import DIGEST
+
+# JSON has no NaN: a missing number is NaN in memory and null on disk.
+Number: TypeAlias = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+OptionalCount: TypeAlias = Annotated[int | None, BeforeValidator(lambda value: None if value != value else value)]
+
+
+class Stored(BaseModel):
+    """The base of everything stored as JSON."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="null")
+
+
+class KernelScore(Stored):
+    """The score of one kernel, as in the table of `compare`."""
+
+    pile: Number
+    fit: Number
+    complexity: Number
+    size: OptionalCount
+    fitted: OptionalCount
+    warnings: str
+    energy: Number
+
+
+class RankedScore(KernelScore):
+    """A score beside those of the other kernels."""
+
+    rank: OptionalCount
+    difference: Number
+    nats: Number
+    penalised: Number
+
+
+class DescentSummary(Stored):
+    """One descent of a search, as in `ps.search.DescentResult`."""
+
+    start: dict[str, float]
+    end: dict[str, float]
+    pile: Number
+    status: str
+    reason: str
+
+
+class ParameterCovariance(Stored):
+    """The covariance matrix of inferred parameters."""
+
+    names: list[str]
+    matrix: list[list[float]]
+
+
+class KernelResult(Stored):
+    """The result of the search with one kernel."""
+
+    name: str
+    row: KernelScore
+    values: dict[str, float] = {}
+    standard_errors: dict[str, Number] = {}
+    covariance: ParameterCovariance | None = None
+    at_bounds: dict[str, Literal["lower", "upper"]] = {}
+    status: str = "fixed"
+    reason: str = ""
+    evaluations: int = 1
+    descents: list[DescentSummary] = []
+
+
+class RankedKernel(KernelResult):
+    """The result of the search with one kernel, ranked among all kernels."""
+
+    row: RankedScore
+
+
+class BlockSummary(Stored):
+    """One block of observations, with its noise and its residual in units of the noise."""
+
+    name: str
+    role: Literal["data", "physics"]
+    observed: str
+    size: int
+    noise: float
+    residual: float
+
+
+class OutlierSummary(Stored):
+    """A measurement far from its prediction."""
+
+    block: str
+    index: int
+    value: float
+    predicted: float
+    deviations: float
+
+
+class CheckSummary(Stored):
+    """One check of a diagnosis, as in `ps.diagnosis.Finding`."""
+
+    name: str
+    status: Literal["fired", "fine", "skipped"]
+    severity: Literal["failure", "warning", "note"]
+    value: Number
+    threshold: float
+    below: bool
+    measure: str
+    meaning: str
+    advice: str
+    details: dict[str, list[OutlierSummary]]
+
+
+class DiagnosisSummary(RootModel[list[CheckSummary]]):
+    """All checks of a diagnosis."""
+
+    def diagnosis(self) -> Diagnosis:
+        """Return the checks as `diagnose` does."""
+        return Diagnosis(tuple(Finding(**check.model_dump()) for check in self.root))
+
+
+class SolutionSummary(Stored):
+    """How the nonlinear equations were solved; scores are per observation."""
+
+    status: str
+    reason: str
+    iterations: int
+    pile: Number
+    gap: Number
+    second_order: Number
+
+
+class SelectionSummary(Stored):
+    """Everything in `summary.json`: the chosen numbers, scores, checks and versions.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, pilescore as ps
+    >>> text = '''
+    ... domain = { x = [0, 1] }
+    ... equation = { equation = "dx(u) = 1", nodes = 5, noise = 0.1 }
+    ... kernel = { type = "rbf", bandwidth = 0.5 }
+    ... temperatures = { eta = 1.0 }
+    ... '''
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     path = pathlib.Path(directory, "slope.toml")
+    ...     _ = path.write_text(text)
+    ...     found = ps.select(ps.load_problem(path), pathlib.Path(directory, "found"))
+    ...     stored = pathlib.Path(directory, "found", "summary.json").read_bytes()
+    >>> summary = ps.problems.SelectionSummary.model_validate_json(stored)
+    >>> summary.kernel, summary.score, [kernel.name for kernel in summary.kernels]
+    ('rbf', 'joint', ['rbf'])
+    >>> summary.blocks[0].observed
+    '∂x u = 1'
+    """
+
+    title: str
+    settings: dict[str, str]
+    """The problem file, its digest, and the version; work is resumed only if they are the same."""
+    versions: dict[str, str]
+    kernel: str
+    """The name of the chosen kernel."""
+    pile: float
+    score: Literal["joint", "given_physics", "profiled"]
+    warnings: list[str]
+    diagnosis: DiagnosisSummary
+    kernels: list[RankedKernel]
+    """The results for all kernels, best first."""
+    files: list[str]
+    """The files of the selection besides results, summary, report and figures."""
+    figures: list[str]
+    solution: SolutionSummary | None
+    """None if all equations are linear."""
+    losses: dict[str, Number]
+    blocks: list[BlockSummary]
+    slice: dict[str, float]
+    """The fixed coordinates of the figures, if there are more than two coordinates."""
+
+    @model_validator(mode="after")
+    def _check_complete(self) -> Any:
+        if not {"file", f"problem{DIGEST}"} <= {*self.settings}:
+            raise ValueError("settings without the problem file or its digest")
+        if self.kernel not in [kernel.name for kernel in self.kernels]:
+            raise ValueError("the chosen kernel is not among the kernels")
+        return self
+
+    @property
+    def chosen(self) -> RankedKernel:
+        """The result for the chosen kernel."""
+        return next(kernel for kernel in self.kernels if kernel.name == self.kernel)

@@ -1,0 +1,306 @@
+"""The report of a selection: chosen values, the solution, the diagnosis, and predictions of the measurements."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..diagnosis import Finding, digits
+from ..problems import Selection, parameter_text, score_text
+from .contents import Curve, Figure, Lines, Mark, Panel, Picture, Report, Section, TextTable
+
+SIGNED_ROLES = ("coefficient", "angle", "number")
+"""The roles of hyperparameters that can be negative."""
+
+
+def selection_report(selection: Selection) -> Report:
+    """Return the content of the page about a selection."""
+    summary, problem = selection.summary, selection.problem
+    readings = sum(block.size for block in summary.blocks if block.role == "data")
+    imposed = sum(block.size for block in summary.blocks if block.role == "physics")
+    count = len(summary.kernels)
+    chosen = f"Everything the problem leaves open was chosen by {score_text(problem)}"
+    chosen += f"; the best of {count} kernels is {selection.kernel}." if count > 1 else "."
+    lead = (
+        f"{problem.unknown}({', '.join(problem.box.names)}) from {_many(readings, 'reading')} and from equations and "
+        f"conditions at {_many(imposed, 'node')}. {chosen}"
+    )
+    diagnosis = _diagnosis(selection)
+    failed = any(finding.severity == "failure" for finding in selection.diagnosis)
+    sections = [
+        *([diagnosis] if failed else []),
+        *([Section("Caution", tuple(_sentence(text) for text in summary.warnings))] if summary.warnings else []),
+        _solution(selection),
+        *([_nonlinear(selection, readings + imposed)] if summary.solution is not None else []),
+        *([] if failed else [diagnosis]),
+        *([_readings(selection)] if readings else []),
+        _chosen(selection),
+        *([_kernels(selection)] if count > 1 else []),
+        _observations(selection),
+    ]
+    details = [("problem file", summary.settings["file"]), ("score", summary.score)]
+    details += [(f"{name} version", version) for name, version in summary.versions.items()]
+    return Report(summary.title, lead, _verdicts(selection, readings), tuple(sections), tuple(details))
+
+
+def chosen_text(name: str, selection: Selection) -> str:
+    """Return a chosen value with its standard error; a positive value with a larger error is poorly determined."""
+    value, error = selection.values[name], selection.standard_errors[name]
+    return with_error(value, error, selection.roles[name] not in SIGNED_ROLES)
+
+
+def with_error(value: float, error: float | None, positive: bool = False) -> str:
+    """Return a number with its standard error, rounded to two digits of the error."""
+    if error is None or not np.isfinite(error) or error <= 0:
+        return digits(value)
+    if positive and error > value:
+        return f"{digits(value)}, poorly determined"
+    places = max(0, min(12, 1 - int(np.floor(np.log10(error)))))
+    if abs(value) >= 1e5 or abs(value) < 1e-3 or error < 1e-9:
+        return f"{digits(value)} ± {digits(error)}"
+    return f"{value:.{places}f} ± {error:.{places}f}".replace("-", "−")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+
+
+def ordered(selection: Selection) -> list[str]:
+    """Return the names of the chosen numbers, inferred parameters first."""
+    inferred = [name for name in selection.problem.inferred if name in selection.values]
+    return inferred + [name for name in selection.values if name not in inferred]
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _verdicts(selection: Selection, readings: int) -> tuple[tuple[str, str], ...]:
+    """Return the numbers at the top of the page, each with its meaning."""
+    errors, verdicts = selection.standard_errors, []
+    for name in selection.problem.inferred[:3]:
+        known = np.isfinite(errors[name])
+        note = "inferred, ± its standard error" if known else "inferred; it has no standard error"
+        verdicts.append((with_error(selection.values[name], errors[name]), f"{name}, {note}"))
+    score = f"{score_text(selection.problem)} per observation (lower is better)"
+    verdicts.append((digits(selection.summary.pile), score))
+    if readings:
+        results = selection.results
+        scaled = (results["reading"] - results["left_out"]) / results["left_out_std"]
+        error = digits(float(np.sqrt((scaled**2).mean())))
+        meaning = "error of readings predicted from all others, in predicted standard deviations (1 is ideal)"
+        verdicts.append((error, meaning))
+    return tuple(verdicts)
+
+
+def _solution(selection: Selection) -> Section:
+    problem, results = selection.problem, selection.results
+    panels: list[Panel] = []
+    for text, mean, std in zip(results["operator"].values.tolist(), results["mean"], results["std"], strict=True):
+        if mean.ndim == 1:
+            panels.append(_along(selection, text, mean.values, std.values))
+        else:
+            panels += _over(selection, text, mean.values.T, std.values.T)
+    caption = "Means and standard deviations."
+    if results["mean"].ndim == 2:
+        caption = f"Means with bands of two standard deviations, and the readings of {problem.unknown}."
+    predicted = f"predictions.csv holds {', '.join(problem.operators)} at {len(problem.points)} points."
+    return Section("The solution", (predicted,), (Figure("solution", "The solution", caption, tuple(panels)),))
+
+
+def _nonlinear(selection: Selection, size: int) -> Section:
+    """Return how nonlinear equations were solved, and how good the Gaussian approximation is."""
+    solution = selection.summary.solution
+    assert solution is not None
+    first = (
+        f"The equations are nonlinear. Gauss–Newton found their most likely solution: {solution.status} after "
+        f"{_many(solution.iterations, 'linearisation')} ({solution.reason}). Scores and standard deviations are those "
+        "of the model linearised there."
+    )
+    if np.isfinite(solution.second_order):
+        second = (
+            f"The exact curvature there would change the log evidence of all {size} observations by "
+            f"{digits(-0.5 * size * solution.second_order)} nats: the smaller, the better the approximation."
+        )
+    else:
+        second = "The exact curvature there is not positive: the solution is poorly determined, or there are several."
+    return Section("The nonlinear equations", (first, second))
+
+
+def _along(selection: Selection, text: str, mean: np.ndarray, std: np.ndarray) -> Lines:
+    """Return an operator along one coordinate; the unknown itself is shown with its readings."""
+    results, name = selection.results, selection.problem.box.names[0]
+    x = results["first"].values
+    curves = [Curve(f"{text}, ± two standard deviations", x, mean, mean - 2 * std, mean + 2 * std, 0)]
+    direct = [i for i, block in enumerate(selection.model.data) if str(block.operator) == "Id"]
+    shown = np.isin(results["reading_block"].values, direct)
+    if text == selection.problem.unknown and shown.any():
+        at, measured = results["reading_point"].values[shown, 0], results["reading"].values[shown]
+        curves.append(Curve("readings", at, measured, colour=1, style="dots"))
+    return Lines(text, name, text, tuple(curves))
+
+
+def _over(selection: Selection, text: str, mean: np.ndarray, std: np.ndarray) -> list[Panel]:
+    """Return pictures of the mean and the standard deviation over two coordinates."""
+    results, names = selection.results, selection.problem.box.names
+    common: dict[str, Any] = {"x_label": names[0], "y_label": names[1]}
+    common |= {"x": results["first"].values, "y": results["second"].values}
+    cut = ", ".join(f"{name} = {value:.4g}" for name, value in selection.summary.slice.items())
+    where = f" at {cut}" if cut else ""
+    signed = bool(min(-mean.min(), mean.max()) > 0.05 * np.abs(mean).max())
+    return [
+        Picture(f"mean of {text}{where}", z=mean, z_label=text, diverging=signed, **common),
+        Picture(f"its standard deviation{where}", z=std, z_label="standard deviation", **common),
+    ]
+
+
+def _diagnosis(selection: Selection) -> Section:
+    """Return the findings about the chosen model, the most severe first, and the checks without findings."""
+    diagnosis = selection.diagnosis
+    parts = []
+    for status, verbs in (("fine", ("is fine", "are fine")), ("skipped", ("does not apply", "do not apply"))):
+        names = [_name(check) for check in diagnosis.checked if check.status == status]
+        if names:
+            parts.append(f"{len(names)} {verbs[len(names) > 1]} ({', '.join(names)})")
+    text = f"of {len(diagnosis.checked)} checks, {', and '.join(parts)}"
+    if not diagnosis.findings:
+        return Section("Diagnosis", (f"Nothing was found: {text}.",))
+    rows = [(f.severity, _name(f), _measured(f), f.meaning, _sentence(f.advice)) for f in diagnosis]
+    header = ("", "finding", "measured", "meaning", "what to try")
+    tables = [TextTable("Findings, the most severe first.", header, tuple(rows))]
+    if "outliers" in diagnosis:
+        tables.append(_outliers(selection, diagnosis["outliers"]))
+    return Section("Diagnosis", (_sentence(text),), (), tuple(tables))
+
+
+def _name(finding: Finding) -> str:
+    return finding.name.replace("_", " ")
+
+
+def _measured(finding: Finding) -> str:
+    side = "below" if finding.below else "above"
+    return f"{_sentence(finding.measure)[:-1]} {digits(finding.value)}; it fires {side} {digits(finding.threshold)}."
+
+
+def _outliers(selection: Selection, finding: Finding) -> TextTable:
+    """Return a table of outliers with their coordinates."""
+    results, names = selection.results, selection.problem.box.names
+    labels = list(selection.model.labels)
+    rows = []
+    for outlier in finding.details["outliers"]:
+        first = int(np.flatnonzero(results["reading_block"].values == labels.index(outlier["block"]))[0])
+        point = results["reading_point"].values[first + outlier["index"]]
+        where = ", ".join(f"{name} = {value:.4g}" for name, value in zip(names, point, strict=True))
+        numbers = (outlier["value"], outlier["predicted"], outlier["deviations"])
+        rows.append((outlier["block"], where, *map(digits, numbers)))
+    header = ("readings", "where", "measured", "predicted", "robust deviations")
+    return TextTable("Outliers, with their predictions from all other readings and the physics.", header, tuple(rows))
+
+
+def _readings(selection: Selection) -> Section:
+    results = selection.results
+    measured, predicted, spread = (results[name].values for name in ("reading", "left_out", "left_out_std"))
+    scaled = (measured - predicted) / spread
+    beyond = float(np.mean(np.abs(scaled) > 2))
+    ends = np.array([min(measured.min(), predicted.min()), max(measured.max(), predicted.max())])
+    first = Lines(
+        "readings against their predictions",
+        "predicted from all other readings",
+        "measured",
+        (
+            Curve("measured", predicted, measured, colour=0, style="dots"),
+            Curve("equal", ends, ends, colour=7, style="dashed"),
+        ),
+    )
+    rows = np.arange(1, len(measured) + 1)
+    second = Lines(
+        "errors in standard deviations",
+        "number of the reading",
+        "error / predicted standard deviation",
+        (Curve("error", rows, scaled, colour=0, style="dots"),),
+        (Mark("two standard deviations above", y=2.0), Mark("two standard deviations below", y=-2.0)),
+    )
+    text = (
+        f"Each reading is predicted from all other readings and the physics. {100 * beyond:.0f}% of the errors are "
+        "larger than two predicted standard deviations; for a correct model about 5% are."
+    )
+    caption = "Left: prediction and reading agree on the dashed line. Right: the errors in standard deviations."
+    return Section(
+        "How well readings are predicted", (text,), (Figure("readings", "Readings", caption, (first, second)),)
+    )
+
+
+def _chosen(selection: Selection) -> Section:
+    result = selection.summary.chosen
+    rows = []
+    for name in ordered(selection):
+        bounds = _bounds(selection.problem.over[selection.kernel], name)
+        side = result.at_bounds.get(name, "")
+        rows.append(
+            (
+                parameter_text(name, selection.problem),
+                chosen_text(name, selection),
+                "in closed form" if bounds is None else f"{digits(bounds[0])} to {digits(bounds[1])}",
+                f"at its {side} bound" if side else "",
+            )
+        )
+    if not rows:
+        return Section("What was chosen", ("The problem file fixes all numbers: there was nothing to choose.",))
+    text = (
+        f"Found by {_many(len(result.descents), 'descent')} on the exact gradient, with {result.evaluations} "
+        "evaluations. Standard errors come from the curvature of the score; a number at a bound has none."
+    )
+    header = ("number", "chosen", "bounds", "")
+    return Section("What was chosen", (text,), (), (TextTable("Chosen values.", header, tuple(rows)),))
+
+
+def _bounds(over: Mapping[str, Any], name: str) -> tuple[float, float] | None:
+    """Return the bounds of a hyperparameter or of an element of one; None if it was not searched."""
+    if name in over:
+        low, high = over[name]
+        return float(low), float(high)
+    element = re.fullmatch(r"(.+)\[(\d+)\]", name)
+    if element is None or element[1] not in over:
+        return None
+    low, high = over[element[1]]
+    index = int(element[2])
+    return float(np.ravel(low)[index % np.size(low)]), float(np.ravel(high)[index % np.size(high)])
+
+
+def _kernels(selection: Selection) -> Section:
+    rows = [
+        (
+            kernel.name,
+            *(digits(number) for number in (kernel.row.pile, kernel.row.nats, kernel.row.penalised, kernel.row.fit)),
+            _readable_warnings(kernel.row.warnings, kernel.at_bounds, selection),
+        )
+        for kernel in selection.summary.kernels
+    ]
+    header = ("kernel", "score", "nats behind", "after penalty", "fit", "")
+    text = (
+        "Nats are the log evidence by which the best kernel leads: 3 is clear, 5 is strong. The penalty charges each "
+        "chosen number half the logarithm of the number of observations, and determines the ranking."
+    )
+    return Section("Kernels", (text,), (), (TextTable("Kernels, best first.", header, tuple(rows), 0),))
+
+
+def _readable_warnings(text: str, at_bounds: Mapping[str, str], selection: Selection) -> str:
+    for name in at_bounds:
+        text = text.replace(f"{name} is at", f"{parameter_text(name, selection.problem)} is at")
+    return text
+
+
+def _observations(selection: Selection) -> Section:
+    rows = [
+        (block.name, block.observed, str(block.size), digits(block.noise), digits(block.residual))
+        for block in selection.summary.blocks
+    ]
+    text = (
+        "Each observation is an operator of the unknown at points, with noise. A residual of about one or less, in "
+        "units of the noise, means that the solution agrees with it; a much larger one, that something contradicts it."
+    )
+    header = ("block", "observed", "values", "noise", "residual / noise")
+    return Section("Observations", (text,), (), (TextTable("Observations.", header, tuple(rows)),))

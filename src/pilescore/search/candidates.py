@@ -1,0 +1,354 @@
+"""What `compare` can rank: one class for each kind of candidate, with its score and its predictions."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+
+from ..errors import InputError, PilescoreError
+from ..inference import DataFreePile, Pile, Posterior, Score, at_profiled_scale, systems_of
+from ..model import TEMPERATURES, Model, Observation
+from ..networks import NetworkPile
+from ..nonlinear import Solution
+from ..solvers import IMPRECISE, solve
+from .minimum import Minimum
+
+Candidate: TypeAlias = Model | Minimum | Solution | Pile | DataFreePile | NetworkPile | Posterior
+
+USUAL_FIT = (0.5, 2.0)
+"""A fit outside gets a warning: residuals are much smaller or larger than the noise of the model."""
+
+NETWORK_COLUMNS = ("fit", "prior", "complexity", "misfit", "training_loss", "parameters", "size", "eta", "sigma2")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HeldOutPredictor:
+    """A candidate as a predictor of held-out values."""
+
+    source: Posterior | NetworkPile
+    """Predicts means and covariances of `A f`."""
+    model: Model | None
+    """The model that was fitted, if it is known."""
+    noise: Callable[[Observation, str], Float[np.ndarray, " n"]]
+    """The noise variances that the candidate assumes for a block without a temperature of its own."""
+    notes: tuple[str, ...]
+    """Warnings about the candidate."""
+
+
+class Scored(abc.ABC):
+    """A kind of candidate that has a score."""
+
+    model: Any
+    """The model as the user gave it; None if it is not known."""
+
+    family: ClassVar[Literal["evidence", "data-free", "network"]]
+    """Scores are comparable within a family only."""
+
+    def check(self, score: Score) -> None:  # noqa: B027  (most results were checked when they were made)
+        """Raise an `InputError` if the candidate cannot be scored this way."""
+
+    @abc.abstractmethod
+    def row(self, score: Score) -> dict[str, Any]:
+        """Return the row of the candidate in the table: its score and its warnings."""
+
+    @abc.abstractmethod
+    def incomparable(self, other: Any, name: str, row: Mapping[str, Any], other_row: Mapping[str, Any]) -> str:
+        """Return why the scores of this and another candidate of this name are not comparable, or an empty string."""
+
+
+class Predicting(abc.ABC):
+    """A kind of candidate that can predict held-out values."""
+
+    model: Any
+    """The model as the user gave it; None if it is not known."""
+
+    kind: ClassVar[Literal["kernel", "network"]] = "kernel"
+
+    @abc.abstractmethod
+    def predictor(self, profiled: bool) -> HeldOutPredictor:
+        """Return the predictor; a model that is not solved yet is solved, at its profiled scale if asked."""
+
+
+class ScoredByEvidence(Scored):
+    """A kind of candidate whose score is the evidence of observations."""
+
+    family = "evidence"
+
+    def incomparable(self, other: Any, name: str, row: Mapping[str, Any], other_row: Mapping[str, Any]) -> str:
+        """Return which observations differ between this and another candidate."""
+        if row["size"] != other_row["size"]:
+            return f"another number of observations than {name!r}: not comparable"
+        mine, theirs = self.model, other.model
+        if mine is None or theirs is None:
+            return ""
+        given_physics = row["size"] < mine.size
+        pairs = [(_observed(mine.data), _observed(theirs.data))]
+        if not given_physics:
+            pairs.append((_observed(mine.physics), _observed(theirs.physics)))
+            if pairs[1][0][0] != pairs[1][1][0]:
+                return f"other operators than {name!r}: compare with score='given_physics'"
+        same = all(first == second for first, second in pairs)
+        return "" if same else f"other observations than {name!r}: not comparable"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ModelCandidate(ScoredByEvidence, Predicting):
+    """A model, which is scored here."""
+
+    model: Model
+
+    def check(self, score: Score) -> None:
+        """Raise an `InputError` if the model cannot be scored this way."""
+        score.check(self.model)
+
+    def row(self, score: Score) -> dict[str, Any]:
+        """Return the score of the model, or the row of a failure."""
+        try:
+            systems = systems_of(self.model, score)
+            return _evidence_row(systems.pile(score), [systems.caution])
+        except PilescoreError as failure:
+            blocks = self.model.data if score.given_physics else self.model.blocks
+            return failed_row(str(failure), sum(block.size for block in blocks))
+
+    def predictor(self, profiled: bool) -> HeldOutPredictor:
+        """Return the posterior of the model."""
+        systems = systems_of(self.model, Score())
+        system = systems.whole
+        if profiled:
+            system = solve(at_profiled_scale(system.model, systems.pile(Score(profiled=True))))
+        return posterior_predictor(Posterior(system), [systems.caution])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MinimumCandidate(ScoredByEvidence, Predicting):
+    """A result of `minimize`."""
+
+    minimum: Minimum
+
+    @property
+    def model(self) -> Model:
+        """The model at the minimum."""
+        return self.minimum.model
+
+    def row(self, score: Score) -> dict[str, Any]:
+        """Return the score of the minimum, and how many hyperparameters were fitted."""
+        fitted = len(self.minimum.values) + self.minimum.score.profiled
+        return _evidence_row(self.minimum.pile, self._warnings, fitted)
+
+    def predictor(self, profiled: bool) -> HeldOutPredictor:
+        """Return the posterior at the minimum."""
+        solution = self.minimum.solution
+        model = self.minimum.model if solution is None else solution.model
+        return posterior_predictor(Posterior(solve(model)), self._warnings)
+
+    @property
+    def _warnings(self) -> list[str]:
+        found = self.minimum
+        notes = [] if found.converged else [f"{found.status}: {found.reason}"]
+        notes += [f"{name} is at its {side} bound" for name, side in found.at_bounds.items()]
+        if found.curvature is not None and found.curvature.flat:
+            notes.append(f"{len(found.curvature.flat)} flat direction(s)")
+        if found.solution is not None and not found.solution.converged:
+            notes.append(f"{found.solution.status}: {found.solution.reason}")
+        return notes
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SolutionCandidate(ScoredByEvidence, Predicting):
+    """A result of `solve_nonlinear`."""
+
+    solution: Solution
+
+    @property
+    def model(self) -> Model:
+        """The nonlinear model."""
+        return self.solution.nonlinear
+
+    def row(self, score: Score) -> dict[str, Any]:
+        """Return the score of the linearised model at its own scale."""
+        return _evidence_row(systems_of(self.solution.model, score).pile(Score()), self._warnings)
+
+    def predictor(self, profiled: bool) -> HeldOutPredictor:
+        """Return the posterior of the linearised model."""
+        return posterior_predictor(Posterior(solve(self.solution.model)), self._warnings)
+
+    @property
+    def _warnings(self) -> list[str]:
+        return [] if self.solution.status == "converged" else [f"{self.solution.status}: {self.solution.reason}"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PileCandidate(ScoredByEvidence):
+    """A result of `pile`."""
+
+    pile: Pile
+    model = None
+
+    def row(self, score: Score) -> dict[str, Any]:
+        """Return the score."""
+        return _evidence_row(self.pile, [])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DataFreeCandidate(Scored):
+    """A result of `data_free_pile`."""
+
+    family = "data-free"
+    model = None
+    pile: DataFreePile
+
+    def row(self, score: Score) -> dict[str, Any]:
+        """Return the data-free score with its resolution."""
+        return {
+            "value": self.pile.value,
+            "error": self.pile.error,
+            "status": self.pile.status,
+            "size": self.pile.size,
+            "fitted": 0,
+            "warnings": self.pile.determinant.reason,
+            "energy": 0.5 * self.pile.value,
+        }
+
+    def incomparable(self, other: Any, name: str, row: Mapping[str, Any], other_row: Mapping[str, Any]) -> str:
+        """Return whether the temperatures differ."""
+        same = (self.pile.rho, self.pile.eta) == (other.pile.rho, other.pile.eta)
+        return "" if same else f"other temperatures than {name!r}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NetworkCandidate(Scored, Predicting):
+    """A result of `network_pile`."""
+
+    family = "network"
+    kind = "network"
+    network: NetworkPile
+
+    @property
+    def model(self) -> Model | None:
+        """The model whose observations the network was scored on."""
+        return self.network.tangent.model
+
+    def row(self, score: Score) -> dict[str, Any]:
+        """Return the score of the network and its terms."""
+        notes = list(self.network.notes)
+        if self.network.rounding > IMPRECISE:
+            notes.append(f"rounding leaves it uncertain by {self.network.rounding:.1e}")
+        return {
+            "pile": self.network.value,
+            "nats": self.network.free_energy,
+            "form": self.network.form,
+            **{column: getattr(self.network, column) for column in NETWORK_COLUMNS},
+            "warnings": "; ".join(notes),
+        }
+
+    def incomparable(self, other: Any, name: str, row: Mapping[str, Any], other_row: Mapping[str, Any]) -> str:
+        """Return whether the form or the rows differ."""
+        mine, theirs = self.network, other.network
+        reasons = [] if mine.form == theirs.form else [f"another form than {name!r}: not comparable"]
+        if mine.size != theirs.size:
+            reasons.append(f"another number of rows than {name!r}: not comparable")
+        elif not mine.tangent.same_rows(theirs.tangent):
+            reasons.append(f"other rows than {name!r}, or other weights of them: not comparable")
+        return "; ".join(reasons)
+
+    def predictor(self, profiled: bool) -> HeldOutPredictor:
+        """Return the network with the covariance of its tangent."""
+        network = self.network
+        return HeldOutPredictor(
+            network, network.tangent.model, lambda block, _: network.noise_variance(block), network.notes
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PosteriorCandidate(Predicting):
+    """A result of `posterior`, which predicts but has no score."""
+
+    posterior: Posterior
+
+    @property
+    def model(self) -> Model:
+        """The model of the posterior."""
+        return self.posterior.model
+
+    def predictor(self, profiled: bool) -> HeldOutPredictor:
+        """Return the posterior."""
+        return posterior_predictor(self.posterior, [])
+
+
+KINDS: dict[type, Callable[[Any], Scored | Predicting]] = {
+    Model: ModelCandidate,
+    Minimum: MinimumCandidate,
+    Solution: SolutionCandidate,
+    Pile: PileCandidate,
+    DataFreePile: DataFreeCandidate,
+    NetworkPile: NetworkCandidate,
+    Posterior: PosteriorCandidate,
+}
+
+
+def as_candidate(value: Any) -> Scored | Predicting | None:
+    """Return the class that scores a candidate and predicts with it; None for anything else."""
+    return next((adapter(value) for kind, adapter in KINDS.items() if isinstance(value, kind)), None)
+
+
+def row(value: Model | Minimum | Solution | Pile, score: Score) -> dict[str, Any]:
+    """Return the row of a candidate in the table of `compare`."""
+    candidate = as_candidate(value)
+    assert isinstance(candidate, Scored)
+    return candidate.row(score)
+
+
+def failed_row(text: str, size: float | int = math.nan) -> dict[str, Any]:
+    """Return the row of a candidate that could not be scored."""
+    empty = dict.fromkeys(("pile", "fit", "complexity", "size", "fitted", "warnings", "energy"), math.nan)
+    return empty | {"size": size, "warnings": f"failed: {text}"}
+
+
+def posterior_predictor(posterior: Posterior, notes: Sequence[str]) -> HeldOutPredictor:
+    """Return a posterior as a predictor; empty notes are left out."""
+    rounding = posterior.system.rounding
+    imprecise = f"rounding leaves its PILE uncertain by {rounding:.1e}" if rounding > IMPRECISE else ""
+    model = posterior.model
+
+    def noise(block: Observation, label: str) -> Float[np.ndarray, " n"]:
+        name = TEMPERATURES[block.role]
+        temperature = float(getattr(model, name))
+        used = any(other.temperature is None for other in model.blocks if other.role == block.role)
+        if not used and temperature == 1.0:  # the default of a model that was not given one
+            raise InputError(
+                f"held_out: no noise is known for {label!r}: it has none of its own, and no block of the model uses "
+                f"{name}. Give it one: noise= or {name}= in ps.{'observe' if block.role == 'data' else 'impose'}"
+            )
+        return 0.5 * temperature / block.weights
+
+    return HeldOutPredictor(posterior, model, noise, tuple(filter(None, [*notes, imprecise])))
+
+
+def _evidence_row(pile: Pile, notes: Sequence[str], fitted: int = 0) -> dict[str, Any]:
+    warnings = [note for note in notes if note]
+    if pile.rounding > IMPRECISE:
+        warnings.append(f"rounding leaves it uncertain by {pile.rounding:.1e}")
+    if not USUAL_FIT[0] <= pile.fit <= USUAL_FIT[1]:
+        size = "smaller" if pile.fit < 1 else "larger"
+        warnings.append(f"fit {pile.fit:.2g}: residuals are {size} than the noise of the model")
+    return {
+        "pile": pile.value,
+        "fit": pile.fit,
+        "complexity": pile.complexity,
+        "size": pile.size,
+        "fitted": fitted,
+        "warnings": "; ".join(warnings),
+        "energy": pile.free_energy,
+    }
+
+
+def _observed(blocks: Sequence[Observation]) -> tuple[list[str], list[Any], list[Any]]:
+    """Return operators, points and values of blocks; the same observations in other blocks give the same result."""
+    names = dict.fromkeys(str(block.operator) for block in blocks)
+    return list(names), [p for b in blocks for p in b.points.tolist()], [v for b in blocks for v in b.values.tolist()]

@@ -1,0 +1,343 @@
+"""Descents of PILE from several starts, and the curvature at the minimum."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+from scipy.optimize import minimize as scipy_minimize
+
+from ..errors import PilescoreError
+from ..inference import Pile, Score, WarmStart, systems_of
+from ..parallel import ONE_BLAS_THREAD, cores, threads
+from .objective import DescentStart, Evaluated, Objective, SearchStoppedError
+
+FIRST_STEP = 0.5
+"""The length of the first step in the coordinate that moves most: half a unit of a logarithm, or half a range."""
+
+FIRST_DIFFERENCE = 1e-3
+"""The first step of the difference quotients of the gradient, in coordinates."""
+
+SADDLE_NATS = 1.0
+"""A second derivative below minus this is a saddle. Above it, a factor of e, or a whole range, changes the evidence by
+half a nat at most: the direction is flat."""
+
+PARALLEL_SIZES = range(500, 4000)
+"""Numbers of observations for which starts run in parallel, with one BLAS thread each. Below, Python takes most of the
+time, and threads cannot share it; above, LAPACK uses all cores by itself."""
+
+Status = Literal["converged", "stalled", "out of evaluations", "interrupted", "failed"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DescentResult:
+    """One descent of a search: where it started, where it ended and why.
+
+    Examples
+    --------
+    >>> import numpy as np, pilescore as ps
+    >>> x = np.linspace(0, 1, 12)
+    >>> model = ps.Model(ps.RBF(0.5), data=ps.observe(ps.identity, np.sin(6 * x), at=x), gamma=0.01)
+    >>> best = ps.minimize(model, over={"kernel.bandwidth": (0.01, 10.0)}, starts=3)
+    >>> for descent in best.descents:
+    ...     start, end = (point["kernel.bandwidth"] for point in (descent.start, descent.end))
+    ...     print(f"{start:.2g} → {end:.2g}: {descent.pile:.3f}, {descent.status}")
+    0.5 → 0.31: -0.678, converged
+    0.17 → 0.31: -0.678, converged
+    1.8 → 0.31: -0.678, converged
+    >>> bool(np.all(np.diff(best.descents[0].path["pile"]) < 0))  # every accepted step goes down
+    True
+    """
+
+    start: Mapping[str, float]
+    """The hyperparameters at the start, by name."""
+    end: Mapping[str, float]
+    """The best point of this descent; the start if no point could be scored."""
+    pile: float
+    """PILE at the end; NaN if no point could be scored."""
+    path: Mapping[str, Float[np.ndarray, " k"]]
+    """The accepted points from the start on: one array for each hyperparameter, and `pile`."""
+    evaluations: int
+    """The number of scores with gradient."""
+    rejected: int
+    """The number of trial points that could not be scored; the step was shortened there."""
+    status: Status
+    """`converged`; `stalled`: no step goes down; `out of evaluations`; `interrupted`; or `failed`."""
+    reason: str
+    """The status in a sentence."""
+
+    def __repr__(self) -> str:
+        return f"DescentResult(pile={self.pile:.6g}, evaluations={self.evaluations}, status={self.status!r})"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Curvature:
+    """The Hessian of the free energy `F = N·PILE/2` at the minimum, in the coordinates of the search.
+
+    Examples
+    --------
+    >>> import numpy as np, pilescore as ps
+    >>> x = np.linspace(0, 1, 20)
+    >>> noisy = np.sin(6 * x) + 0.1 * np.random.default_rng(0).standard_normal(20)
+    >>> model = ps.Model(ps.RBF(0.3), data=ps.observe(ps.identity, noisy, at=x), gamma=0.02)
+    >>> best = ps.minimize(model, over={"kernel.bandwidth": (0.05, 5.0), "gamma": (1e-4, 1.0)})
+    >>> curvature = best.curvature
+    >>> curvature.names, curvature.hessian.shape, len(curvature.flat)
+    (('kernel.bandwidth', 'gamma'), (2, 2), 0)
+    >>> relative = curvature.standard_errors["gamma"]  # of log γ, and so relative
+    >>> abs(best.standard_errors["gamma"] - relative * best.values["gamma"]) < 1e-12
+    True
+    """
+
+    names: tuple[str, ...]
+    """The hyperparameters that are not at a bound, one for each row."""
+    hessian: Float[np.ndarray, "q q"]
+    """`∂²F` in `log v` of positive hyperparameters and, for others, in `v` divided by the range of its bounds."""
+    standard_errors: Mapping[str, float]
+    """Square roots of the diagonal of the inverse Hessian, in the same coordinates; NaN at a saddle. A flat direction
+    counts as wide as the bounds. If η is profiled, temperatures include its uncertainty."""
+    flat: tuple[Mapping[str, float], ...]
+    """Unit vectors along which the evidence is nearly constant: one standard deviation leaves the bounds, or the
+    evidence rises slightly on both sides."""
+
+
+class Descent:
+    """One descent by L-BFGS-B.
+
+    The optimiser sees `φ = scale · (PILE − PILE at the start)`: its first step is the gradient of `φ`, and the scale
+    gives that step the length `FIRST_STEP`.
+    """
+
+    def __init__(self, objective: Objective, start: Float[np.ndarray, " p"]) -> None:
+        self.objective = objective
+        self.start = start
+        self.warm_start = WarmStart()
+        self.best: tuple[Float[np.ndarray, " p"], Pile] | None = None
+        self.path: list[tuple[Float[np.ndarray, " p"], float]] = []
+        self.evaluations = 0
+        self.rejected = 0
+        self.status: Status = "interrupted"
+        self.reason = "interrupted"
+        self.failure: PilescoreError | None = None
+        self.first = self.scale = 0.0
+        self.trial = self.last = (start, 0.0, start)
+        """The last point tried and the last point accepted: coordinates, `φ` and its gradient."""
+
+    def run(self) -> None:
+        """Descend until the end, and set status and reason."""
+        objective = self.objective
+        space = objective.space
+        try:
+            if space.model.is_nonlinear:
+                self.warm_start = DescentStart(space.model_at(space.decode(self.start)), point=self.start)
+            pile, gradient = self._evaluate(self.start)
+        except SearchStoppedError:
+            return
+        except PilescoreError as failure:
+            self._fail(failure)
+            return
+        self.path.append((self.start, pile.value))
+        bounds = space.bounds
+        low, high = np.array(bounds).T
+        # Coordinates at a bound that the gradient points out of do not move: they must not set the first step.
+        blocked = np.where(gradient > 0, self.start <= low, self.start >= high)
+        steepest = np.abs(np.where(blocked, 0.0, gradient)).max()
+        self.first, self.scale = pile.value, FIRST_STEP / max(steepest, FIRST_STEP)
+        self.last = (self.start, 0.0, self.scale * gradient)
+        at_start = {self.start.tobytes(): self.last[1:]}
+
+        def function(u: Float[np.ndarray, " p"]) -> tuple[float, Float[np.ndarray, " p"]]:
+            # SciPy evaluates the start again: it is known already.
+            return at_start.pop(u.tobytes()) if u.tobytes() in at_start else self._function(u)
+
+        # Near the minimum the decrease is quadratic in the slope, so the two tolerances stop at about the same point.
+        slope = 0.1 * math.sqrt(objective.tolerance)
+        options: Any = {
+            "ftol": objective.tolerance * self.scale,
+            "gtol": slope * self.scale,
+            "maxfun": 10 * objective.budget,  # the budget is counted in _evaluate
+            "maxiter": 10 * objective.budget,
+        }
+        try:
+            end = scipy_minimize(
+                function,
+                self.start,
+                jac=True,
+                method="L-BFGS-B",
+                bounds=bounds,
+                callback=self._accept,
+                options=options,
+            )
+        except SearchStoppedError:
+            if not objective.halted.is_set():
+                self.status, self.reason = "out of evaluations", f"{objective.budget} evaluations are used up"
+            return
+        if not end.success:
+            rounding = self.best[1].rounding if self.best else math.nan
+            self.status = "stalled"
+            self.reason = (
+                f"no step lowers PILE further; rounding leaves it uncertain by about {rounding:.1e}, and "
+                f"{self.rejected} trial points could not be scored"
+            )
+        elif "GRADIENT" in end.message:
+            self.status, self.reason = "converged", f"no slope exceeds {slope:.1e}"
+        else:
+            self.status, self.reason = "converged", f"the last step lowered PILE by less than {objective.tolerance:.1e}"
+
+    def _fail(self, failure: PilescoreError) -> None:
+        """DatasetFile that the start cannot be scored, with the explanation that trial points go without."""
+        space = self.objective.space
+        values = space.decode(self.start)
+        self.failure = failure
+        try:
+            systems_of(space.model_at(values), Score())
+        except PilescoreError as explained:
+            self.failure = explained
+        shown = ", ".join(f"{name} = {value:g}" for name, value in space.by_name(values).items())
+        self.status, self.reason = "failed", f"At the start {shown}: {self.failure}"
+
+    def _evaluate(self, u: Float[np.ndarray, " p"]) -> Evaluated:
+        if self.evaluations >= self.objective.budget:
+            raise SearchStoppedError
+        self.evaluations += 1
+        pile, gradient = self.objective.evaluate(u, self.warm_start)
+        if self.best is None or pile.value < self.best[1].value:
+            self.best = (u.copy(), pile)
+        return pile, gradient
+
+    def _function(self, u: Float[np.ndarray, " p"]) -> tuple[float, Float[np.ndarray, " p"]]:
+        try:
+            pile, gradient = self._evaluate(u)
+        except PilescoreError:
+            self.rejected += 1
+            return self._wall(u)
+        self.trial = (u.copy(), self.scale * (pile.value - self.first), self.scale * gradient)
+        return self.trial[1:]
+
+    def _wall(self, u: Float[np.ndarray, " p"]) -> tuple[float, Float[np.ndarray, " p"]]:
+        """Return a value and gradient that send the line search back to a quarter of the step.
+
+        Infinity would break the cubic interpolation of the line search. These are the value and gradient of the
+        parabola along the step that leaves the last accepted point with its slope `a` and is lowest at a quarter of the
+        way. At the trial point it lies `|a|` above the last value, so the point is never accepted.
+        """
+        origin, value, gradient = self.last
+        step = u - origin
+        slope = min(float(gradient @ step), -1e-300)
+        return value - slope, gradient - 4.0 * slope * step / float(step @ step)
+
+    def _accept(self, intermediate_result: Any) -> None:
+        u = np.array(intermediate_result.x)
+        if np.array_equal(u, self.trial[0]):
+            self.last = self.trial
+        self.path.append((u, self.first + float(intermediate_result.fun) / self.scale))
+
+    def result(self) -> DescentResult:
+        """Return the result that users see."""
+        space = self.objective.space
+        columns = np.array([space.decode(u) for u, _ in self.path]).reshape(-1, len(space.names)).T
+        path = dict(zip(space.names, columns, strict=True)) | {"pile": np.array([value for _, value in self.path])}
+        end, pile = (self.start, math.nan) if self.best is None else (self.best[0], self.best[1].value)
+        first, last = (space.by_name(space.decode(u)) for u in (self.start, end))
+        return DescentResult(first, last, pile, path, self.evaluations, self.rejected, self.status, self.reason)
+
+
+def run_descents(objective: Objective, starts: Iterable[Float[np.ndarray, " p"]]) -> tuple[list[Descent], bool]:
+    """Descend from every start, in threads if that is faster; return the descents and whether Ctrl-C came.
+
+    Descents run in other threads: the main thread waits and receives Ctrl-C. With workers of a cluster, as many starts
+    run at once as the workers can score; the descents themselves stay in this process.
+    """
+    descents = [Descent(objective, start) for start in starts]
+    size = objective.space.model.size
+    at_once = min(cores(), len(descents)) if size in PARALLEL_SIZES else 1
+    if objective.workers is not None:
+        at_once = min(objective.workers.threads, len(descents))
+    # Set here, because threadpoolctl may not limit the threads of other threads.
+    limits = ONE_BLAS_THREAD if at_once > 1 else threads(size)
+    interrupted = False
+    with limits, ThreadPoolExecutor(at_once) as pool:
+        try:
+            for future in [pool.submit(descent.run) for descent in descents]:
+                future.result()
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            objective.halted.set()  # the pool waits for the evaluations that have begun
+            objective.cancel()
+    objective.halted.clear()
+    return descents, interrupted
+
+
+def find_curvature(
+    objective: Objective,
+    u: Float[np.ndarray, " p"],
+    free: Sequence[str],
+    size: int,
+    warm_start: WarmStart | None = None,
+) -> Curvature | None:
+    """Return the Hessian at `u` by central differences of the gradient; None if a neighbour cannot be scored.
+
+    Parameters
+    ----------
+    objective
+        The objective of the search.
+    u
+        The coordinates of the minimum.
+    free
+        The names of the hyperparameters that are not at a bound.
+    size
+        The number of observations that PILE was divided by.
+    warm_start
+        Where nonlinear models are solved from.
+    """
+    space = objective.space
+    rows = [space.names.index(name) for name in free]
+    if not rows:
+        return None
+    hessian, scale = np.empty((len(rows), len(rows))), np.empty(len(rows))
+    try:
+        objective.prefetch((point for row in rows for point in _neighbours(u, row, FIRST_DIFFERENCE)), warm_start)
+        for i, row in enumerate(rows):
+            step = FIRST_DIFFERENCE
+            for _ in range(4):  # until the step is short beside the standard deviation that it measures
+                points = _neighbours(u, row, step)
+                objective.prefetch(points, warm_start)
+                after, before = (objective.evaluate(point, warm_start) for point in points)
+                hessian[i] = 0.5 * size * (after[1] - before[1])[rows] / (2 * step)
+                scale[i] = math.log(after[0].eta / before[0].eta) / (2 * step)  # ∂ log η̂, zero unless η is profiled
+                deviation = 1.0 / math.sqrt(abs(hessian[i, i])) if hessian[i, i] else math.inf
+                if step <= 0.01 * deviation:
+                    break
+                step = 0.005 * deviation
+    except PilescoreError:
+        return None
+    finally:
+        objective.cancel()
+    hessian = 0.5 * (hessian + hessian.T)
+    eigenvalues, vectors = np.linalg.eigh(hessian)
+    low, high = np.array(space.bounds).T
+    # The eigenvalue at which one standard deviation along a direction reaches from one bound to the other.
+    least = (np.abs(vectors) / (high - low)[rows, None]).max(axis=0) ** 2
+    covariance = vectors / np.maximum(eigenvalues, least) @ vectors.T
+    variances = covariance.diagonal()
+    if objective.score.profiled:
+        # A profiled temperature is τ·η̂: log η̂ adds its own variance 2/N and its covariance with the coordinates.
+        moved = covariance @ scale
+        variances = variances + space.temperatures[rows] * (2.0 * moved + scale @ moved + 2.0 / size)
+    if np.any(eigenvalues <= -np.maximum(least, SADDLE_NATS)):
+        variances = np.full(len(rows), math.nan)
+    flat = [dict(zip(free, vector.tolist(), strict=True)) for vector in vectors.T[eigenvalues < least]]
+    return Curvature(tuple(free), hessian, dict(zip(free, np.sqrt(variances).tolist(), strict=True)), tuple(flat))
+
+
+def _neighbours(u: Float[np.ndarray, " p"], row: int, step: float) -> list[Float[np.ndarray, " p"]]:
+    """Return the two points one step after and before a point along one coordinate."""
+    unit = np.zeros(len(u))
+    unit[row] = step
+    return [u + unit, u - unit]

@@ -1,0 +1,297 @@
+"""The minimum of PILE over hyperparameters, by its exact gradient and from several starts."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from ..errors import PilescoreError, PrecisionWarning, as_count, require
+from ..inference import Pile, Score, as_score, at_profiled_scale, systems_of
+from ..model import Model
+from ..nonlinear import Solution
+from ..parallel import EvaluationPool, checked_client, cluster_errors, progress_bar, refuse_nested_clusters
+from ..solvers import IMPRECISE
+from ..storage import DatasetFile
+from .descent import Curvature, DescentResult, Status, find_curvature, run_descents
+from .fingerprint import fingerprint, function_values, ten_digits
+from .objective import EvaluationLog, Objective
+from .options import RunOptions, SearchOptions, check_options
+from .space import SearchSpace, Ties, search_space
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Minimum:
+    """The result of `minimize`: the best model found from all starts, and how it was found.
+
+    Examples
+    --------
+    >>> import numpy as np, pilescore as ps
+    >>> x = np.linspace(0, 1, 20)
+    >>> noisy = np.sin(6 * x) + 0.1 * np.random.default_rng(0).standard_normal(20)
+    >>> model = ps.Model(ps.RBF(0.5), data=ps.observe(ps.identity, noisy, at=x), gamma=0.02)
+    >>> best = ps.minimize(model, over={"kernel.bandwidth": (0.05, 5.0), "gamma": (0.015, 1.0)})
+    >>> best
+    Minimum(PILE -0.837077, converged after ... evaluations
+      kernel.bandwidth = 0.29337 ± 0.047
+      gamma = 0.015  at its lower bound)
+    >>> best.converged, dict(best.at_bounds)
+    (True, {'gamma': 'lower'})
+    >>> abs(best.pile.value - ps.pile(best.model).value) < 1e-12  # best.model is the one to use
+    True
+    """
+
+    model: Model
+    """The model with the chosen hyperparameters."""
+    pile: Pile
+    """Its score."""
+    values: Mapping[str, float]
+    """The chosen hyperparameters."""
+    standard_errors: Mapping[str, float]
+    """Their standard errors from the curvature of the evidence; NaN at a bound, or without a curvature."""
+    at_bounds: Mapping[str, Literal["lower", "upper"]]
+    """Hyperparameters that ended at a bound: beyond it the evidence is higher."""
+    curvature: Curvature | None
+    """None if all hyperparameters are at a bound, if it was not requested, or if a neighbour cannot be scored."""
+    descents: tuple[DescentResult, ...]
+    """One for each start."""
+    status: Status
+    """How the best descent ended: `converged`, `stalled`, `out of evaluations` or `interrupted`."""
+    reason: str
+    """The status in a sentence."""
+    evaluations: int
+    """The number of scores with gradient, including those for the curvature and those read from disk."""
+    score: Score
+    """What was scored. If it is profiled, η was found too, in closed form."""
+
+    @property
+    def solution(self) -> Solution | None:
+        """The solution of a nonlinear model, with the model linearised there; None for a linear model."""
+        return self.pile.solution
+
+    @property
+    def converged(self) -> bool:
+        """Whether the descent that found the minimum converged."""
+        return self.status == "converged"
+
+    def __float__(self) -> float:
+        return self.pile.value
+
+    def __repr__(self) -> str:
+        lines = [f"Minimum(PILE {self.pile.value:.6g}, {self.status} after {self.evaluations} evaluations"]
+        for name, value in self.values.items():
+            note = f"  at its {self.at_bounds[name]} bound" if name in self.at_bounds else ""
+            error = self.standard_errors[name]
+            lines.append(f"  {name} = {value:.6g}" + (f" ± {error:.2g}" if math.isfinite(error) else "") + note)
+        if len(self.descents) > 1:
+            ends = sorted((descent.pile for descent in self.descents), key=lambda end: (math.isnan(end), end))
+            shown = [f"{end:.4g}" for end in ends[:8]] + ["…"] * (len(ends) > 8)
+            lines.append(f"  {len(self.descents)} starts ended at " + ", ".join(shown))
+        return "\n".join(lines) + ")"
+
+
+def minimize(
+    model: Model,
+    over: Mapping[str, Any],
+    *,
+    score: Score | str = "joint",
+    starts: int | Sequence[Mapping[str, Any]] = 1,
+    ties: Ties | None = None,
+    search: SearchOptions = SearchOptions(),  # noqa: B008  (frozen)
+    run: RunOptions = RunOptions(),  # noqa: B008
+) -> Minimum:
+    """Return the minimum of PILE over hyperparameters, by L-BFGS-B on its exact gradient.
+
+    The search moves in the logarithm of positive hyperparameters; others are scaled by the range of their bounds. If a
+    trial point cannot be scored, the step is shortened. Interrupted by Ctrl-C, it returns the best model so far.
+
+    Parameters
+    ----------
+    model
+        The model. Its own values are the first start.
+    over
+        Bounds `(low, high)` by name, with names as in `Model.replace`. The bounds of a vector hold for each element,
+        or are vectors themselves.
+    score
+        What is scored, as in `pile`. `"given_physics"` suits coefficients of an equation, since the joint score also
+        rewards small operators. With `"profiled"`, η is found in closed form with `γ/η` and `ρ/η` held fixed, and
+        bounds on temperatures hold at the model's η. If the solver gives bounds on PILE, their midpoint is minimised.
+    starts
+        How many: the model's own values, then scrambled Sobol points within the bounds. Or a list of starts such as
+        `[{"kernel.bandwidth": 0.3}, …]`; other hyperparameters start at the model's values. Starts run in parallel if
+        that is faster.
+    ties
+        Hyperparameters that follow others: `{"kernel.theta": lambda p: jnp.arctan(p["beta"])}`, a JAX function of the
+        searched values by name.
+    search
+        How the search proceeds: tolerance, budget, seed, curvature.
+    run
+        Where it runs and is saved: Dask client, file, progress bar.
+
+    Examples
+    --------
+    >>> import numpy as np, pilescore as ps
+    >>> x = np.linspace(0, 1, 30)
+    >>> noisy = np.sin(6 * x) + 0.1 * np.random.default_rng(0).standard_normal(30)
+    >>> model = ps.Model(kernel=ps.RBF(bandwidth=0.5), data=ps.observe(ps.identity, noisy, at=x), gamma=0.1)
+    >>> best = ps.minimize(model, over={"kernel.bandwidth": (0.05, 5), "gamma": (1e-4, 1), "eta": (0.01, 100)})
+    >>> best.status, 0.05 < (best.values["gamma"] / 2) ** 0.5 < 0.15  # the added noise: 0.1
+    ('converged', True)
+    """
+    check_options(run, search)
+    objective, points = prepare(model, over, score, starts, ties, search)
+    space, scoring = objective.space, objective.score
+    with (
+        cluster_errors(lambda: _progress(objective)),
+        progress_bar(0, "minimize", run.progress) as bar,
+        _workers(objective, run.client) as objective.workers,
+        _log(objective, points, search, run.save) as log,
+    ):
+        objective.update, objective.log = bar.update, log
+        descents, interrupted = run_descents(objective, points)
+        succeeded = [descent for descent in descents if descent.best is not None]
+        if not succeeded:
+            if interrupted:
+                raise KeyboardInterrupt
+            text = "; ".join(dict.fromkeys(descent.reason for descent in descents))
+            raise type(descents[0].failure or PilescoreError())(f"PILE could not be computed at any start. {text}")
+        best = min(succeeded, key=lambda descent: descent.best[1].value if descent.best else math.inf)
+        assert best.best is not None
+        u, pile = best.best
+        at_bounds = _at_bounds(space, u)
+        curvature = None
+        if search.curvature and not interrupted:
+            try:
+                free = [name for name in space.names if name not in at_bounds]
+                curvature = find_curvature(objective, u, free, pile.size, best.warm_start)
+            except KeyboardInterrupt:
+                interrupted = True
+        if log is not None and not interrupted:
+            log.close()
+    values = space.decode(u)
+    chosen = space.model_at(values)
+    if scoring.profiled:
+        chosen = at_profiled_scale(chosen, pile)
+        values = space.values_of(chosen)
+    if pile.rounding > IMPRECISE:
+        warnings.warn(
+            f"rounding leaves PILE at the minimum uncertain by about {pile.rounding:.1e}; ps.pile(minimum.model) names "
+            "the blocks involved and what helps",
+            PrecisionWarning,
+            stacklevel=2,
+        )
+    if chosen.is_nonlinear:
+        pile = dataclasses.replace(pile, solution=systems_of(chosen, Score(), best.warm_start).solution)
+    if pile.solution is not None and not pile.solution.converged:
+        warnings.warn(
+            f"at the minimum of PILE the nonlinear model is {pile.solution.status}: {pile.solution.reason}",
+            stacklevel=2,
+        )
+    slope = dict(zip(space.names, space.slope(values), strict=True))
+    errors = {} if curvature is None else curvature.standard_errors
+    return Minimum(
+        chosen,
+        pile,
+        space.by_name(values),
+        {name: float(slope[name]) * errors.get(name, math.nan) for name in space.names},
+        at_bounds,
+        curvature,
+        tuple(descent.result() for descent in descents),
+        "interrupted" if interrupted else best.status,
+        "interrupted: this is the best so far" if interrupted else best.reason,
+        objective.evaluations,
+        scoring,
+    )
+
+
+def prepare(
+    model: Model,
+    over: Mapping[str, Any],
+    score: Score | str,
+    starts: int | Sequence[Mapping[str, Any]],
+    ties: Ties | None,
+    search: SearchOptions,
+) -> tuple[Objective, list[Float[np.ndarray, " p"]]]:
+    """Check the arguments of `minimize`, and return its objective and its starts in coordinates."""
+    require(isinstance(model, Model), "model", model, "a ps.Model")
+    scoring = as_score(score)
+    scoring.check(model)
+    require(scoring.formula == "consistent", "score", scoring, "the consistent formula, which has a gradient")
+    space = search_space(model, over, ties)
+    require(not (scoring.profiled and "eta" in space.targets), "over", "eta", "no bounds on eta if it is profiled")
+    return Objective(space, scoring, search), _start_points(space, starts, search.seed)
+
+
+def _workers(objective: Objective, client: Any) -> Any:
+    """Return the workers of a client as a context manager; its value is None without a client."""
+    if client is None:
+        return contextlib.nullcontext()
+    model, ties = objective.space.model, objective.space.ties
+    refuse_nested_clusters(checked_client(client), model.solver)
+    return EvaluationPool(client, model.size, objective.function, {"model": model, "ties": dict(ties)})
+
+
+def _progress(objective: Objective) -> str:
+    saved = "none of them is saved: run=ps.RunOptions(save=…) saves them"
+    if objective.log is not None:
+        saved = f"they are saved in {objective.log.file.path}"
+    return f"{objective.evaluations} evaluations were started; {saved}"
+
+
+def _log(objective: Objective, points: list[Float[np.ndarray, " p"]], search: SearchOptions, save: Any) -> Any:
+    """Return the log of a search as a context manager, with the evaluations on disk; its value is None without one."""
+    if save is None:
+        return contextlib.nullcontext()
+    file, space = DatasetFile(save), objective.space
+    digest = fingerprint(_inputs(objective, points, search.curvature))
+    return EvaluationLog(space.names, space.model.labels, digest, file)
+
+
+def _inputs(objective: Objective, points: list[Float[np.ndarray, " p"]], curvature: bool) -> Iterator[Any]:
+    """Yield everything that a minimum depends on; functions such as ties are known by their values at a few points."""
+    space, scoring = objective.space, objective.score
+    yield from ("minimize", space.model, space.names, space.low, space.high, ten_digits(points))
+    yield from (scoring.profiled, scoring.given_physics, objective.tolerance, objective.budget, curvature)
+    method = space.model.solver.identity
+    if method != "dense":
+        yield from ("solver", method)
+    for u in (points[0], *space.sobol(4, 0)):
+        try:
+            yield from function_values(space.model_at(space.decode(u)))
+        except PilescoreError:  # a tie gives a value that the model does not allow
+            yield "refused"
+
+
+def _start_points(
+    space: SearchSpace, starts: int | Sequence[Mapping[str, Any]], seed: int
+) -> list[Float[np.ndarray, " p"]]:
+    """Return the starts in coordinates."""
+    if isinstance(starts, Mapping):
+        starts = [starts]
+    if isinstance(starts, list | tuple):
+        require(len(starts) > 0, "starts", starts, "at least one start")
+        for start in starts:
+            require(isinstance(start, Mapping), "starts", start, "mappings of names to values")
+        return [space.start(start) for start in starts]
+    counted = isinstance(starts, int | np.integer)
+    require(counted, "starts", starts, "a number of starts, or a list of mappings of names to values")
+    count = as_count(starts, "starts")
+    return [space.start({}), *space.sobol(count - 1, seed)]
+
+
+def _at_bounds(space: SearchSpace, u: Float[np.ndarray, " p"]) -> dict[str, Literal["lower", "upper"]]:
+    """Return the hyperparameters that are at a bound, within a millionth of the range."""
+    sides: dict[str, Literal["lower", "upper"]] = {}
+    for name, coordinate, (low, high) in zip(space.names, u, space.bounds, strict=True):
+        near = 1e-6 * (high - low)
+        if coordinate <= low + near:
+            sides[name] = "lower"
+        elif coordinate >= high - near:
+            sides[name] = "upper"
+    return sides

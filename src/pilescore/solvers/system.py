@@ -1,0 +1,222 @@
+"""The linear system of a model, assembled, factored and solved: the source of scores and posteriors."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import numpy as np
+from jaxtyping import Float
+
+from ..covariance import Assembly, KernelCovariance, Layout, assembly
+from ..errors import InputError, NotPositiveDefiniteError, PrecisionWarning, listed, require
+from ..model import Model
+from ..parallel import threads
+from .interface import Bounds, Estimate, Factored
+from .lapack import EPS, CholeskyFactor, DenseFactored, NotFactorableError
+
+EIGENVALUES_UP_TO = 3000
+"""The largest number of observations for which eigenvalues explain a failed factorisation."""
+
+IMPRECISE = 1e-6
+"""The rounding error of PILE above which a warning is issued."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class System:
+    """The covariance `C = ηQ + S` of a model, factored by its solver; vectors are in the assembled order."""
+
+    model: Model
+    assembly: Assembly
+    eta: float
+    noise: Float[np.ndarray, " N"]
+    factored: Factored
+
+    @property
+    def factor(self) -> CholeskyFactor:
+        """The Cholesky factor; only the dense solver computes it."""
+        if not isinstance(self.factored, DenseFactored):
+            raise InputError(
+                f"solver: this needs the Cholesky factor of the whole covariance, which the solver "
+                f"{self.factored.method!r} does not compute; use solver='dense'"
+            )
+        return self.factored.factor
+
+    @property
+    def alpha(self) -> Float[np.ndarray, " N"]:
+        """`α = C⁻¹ỹ`."""
+        return self.factored.alpha
+
+    @property
+    def error(self) -> float:
+        """An estimate of the rounding error of `N·PILE`."""
+        return self.factored.error
+
+    @property
+    def logdet(self) -> Bounds:
+        """`log det C`."""
+        return self.factored.logdet
+
+    def with_values(self, model: Model) -> System:
+        """Return the system of a model that differs only in its values, with the same factor; needs a dense solver."""
+        if model is self.model:
+            return self
+        parts = dataclasses.replace(self.assembly, values=model.values[self.rows.order])
+        covariance = KernelCovariance(self.model.kernel, parts.rows, self.eta, parts.values, self.noise)
+        return dataclasses.replace(self, model=model, assembly=parts, factored=DenseFactored(covariance, self.factor))
+
+    @property
+    def rows(self) -> Layout:
+        """The layout of the observations."""
+        return self.assembly.rows
+
+    @property
+    def values(self) -> Float[np.ndarray, " N"]:
+        """`ỹ`."""
+        return self.assembly.values
+
+    @property
+    def stacked_alpha(self) -> Float[np.ndarray, " N"]:
+        """`α` in the stacked order of the blocks."""
+        out = np.empty(len(self.alpha))
+        out[self.rows.order] = self.alpha
+        return out
+
+    def solve_stacked(self, right: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
+        """Return `C⁻¹b` for a vector in the stacked order of the blocks."""
+        out = np.empty(len(right))
+        with threads(len(right)):
+            out[self.rows.order] = self.factor.solve(right[self.rows.order])
+        return out
+
+    @property
+    def quadratic(self) -> float:
+        """`ỹᵀC⁻¹ỹ`."""
+        return self.factored.quadratic.value
+
+    @property
+    def rounding(self) -> float:
+        """An estimate of the rounding error of PILE."""
+        return self.error / len(self.alpha)
+
+    def warn_if_imprecise(self, stacklevel: int = 4) -> None:
+        """Warn if rounding makes the score imprecise, and name the blocks that cause it."""
+        if not self.rounding > IMPRECISE:
+            return
+        text = f"rounding leaves PILE uncertain by about {self.rounding:.1e}"
+        if isinstance(self.factored, DenseFactored):
+            # C_ii / L_ii² is the variance of a row over its variance given the rows before it: large for a row that
+            # the others nearly determine.
+            redundancy = self.assembly.by_block(self.factor.diagonal / self.factor.matrix.diagonal() ** 2)
+            text += f" (condition number about {self.factor.condition():.1e}). {_culprits(redundancy)}"
+        else:
+            text += "."
+        warnings.warn(f"{text} {_remedy(self.model)}", PrecisionWarning, stacklevel=stacklevel)
+
+
+def solve(model: Model, eta: float | None = None, noise_factor: float = 1.0, *, explain: bool = True) -> System:
+    """Assemble, factor and solve the system of a linear model.
+
+    Parameters
+    ----------
+    model
+        The model.
+    eta
+        Replaces the model's scale η, if given.
+    noise_factor
+        Multiplies the model's noise variances.
+    explain
+        Whether to explain a failure by the eigenvalues of the matrix, which cost more than the factorisation.
+    """
+    parts, covariance = _assembled(model, eta, noise_factor)
+    try:
+        return System(model, parts, covariance.eta, covariance.noise, model.solver.factor(covariance))
+    except NotFactorableError as failure:
+        raise _explained(model, parts, covariance, failure, explain) from None
+
+
+def estimate_cost(model: Model) -> Estimate:
+    """Return the memory, disk space and operations that one score of a model needs, without computing it.
+
+    Parameters
+    ----------
+    model
+        The model, with its solver.
+
+    Examples
+    --------
+    >>> import numpy as np, pilescore as ps
+    >>> x = np.linspace(0, 1, 10_000)
+    >>> model = ps.Model(kernel=ps.RBF(bandwidth=0.5), data=ps.observe(ps.identity, np.sin(6 * x), at=x), gamma=0.1)
+    >>> ps.solvers.estimate_cost(model)
+    Estimate(dense: 0.8 GB of memory, 3.3e+11 flops)
+    """
+    require(isinstance(model, Model), "model", model, "a ps.Model")
+    return model.solver.estimate(_assembled(model, None, 1.0)[1])
+
+
+def _assembled(model: Model, eta: float | None, noise_factor: float) -> tuple[Assembly, KernelCovariance]:
+    for block, label in zip(model.blocks, model.labels, strict=True):
+        if block.is_nonlinear:
+            raise InputError(
+                f"model: expected a linear model; block {label!r} is nonlinear ({block.operator}). Use the model "
+                "linearised around its most likely solution, ps.solve_nonlinear(model).model"
+            )
+    eta = float(model.eta) if eta is None else eta
+    parts = assembly(model.blocks)
+    noise = noise_factor * np.asarray(model.temperatures)[parts.block] * parts.spread
+    return parts, KernelCovariance(model.kernel, parts.rows, eta, parts.values, noise)
+
+
+def _explained(
+    model: Model, parts: Assembly, covariance: KernelCovariance, failure: NotFactorableError, explain: bool
+) -> Exception:
+    """Return an error that names the block where a factorisation failed, the conditioning, and remedies."""
+    index = int(parts.block[failure.row])
+    before = sum(block.size for block in model.blocks[:index])
+    where = f"block {model.labels[index]!r} ({model.blocks[index].operator})"
+    text = (
+        f"the covariance of {covariance.size} observations is not positive definite to working precision: the "
+        f"factorisation stopped at observation {int(parts.rows.order[failure.row]) - before} of {where}."
+    )
+    if explain and covariance.size <= EIGENVALUES_UP_TO:
+        matrix = covariance.dense()
+        matrix.T.flat[:: covariance.size + 1] += covariance.noise
+        if not np.isfinite(np.tril(matrix)).all():
+            return InputError(
+                f"the covariance of {where} has NaN or infinite entries: check the kernel {model.kernel!r} and the "
+                "operator's coefficients there"
+            )
+        eigenvalues, vectors = np.linalg.eigh(matrix)
+        text += (
+            f" Its eigenvalues range from {eigenvalues[0]:.1e} to {eigenvalues[-1]:.1e}, a condition number of at "
+            f"least {eigenvalues[-1] / max(abs(eigenvalues[0]), EPS * eigenvalues[-1]):.0e}. "
+            f"{_culprits(parts.by_block(vectors[:, 0] ** 2))}"
+        )
+    return NotPositiveDefiniteError(f"{text} {_remedy(model)}")
+
+
+def _culprits(by_block: dict[str, float]) -> str:
+    """Name the blocks that contribute more than 5% of a total."""
+    total = sum(by_block.values())
+    named = [
+        f"{label!r} ({100 * value / total:.0f}%)"
+        for label, value in sorted(by_block.items(), key=lambda item: -item[1])
+        if value > 0.05 * total
+    ]
+    return f"The nearly dependent rows are in block{'s' if len(named) > 1 else ''} {listed(named)}."
+
+
+def _remedy(model: Model) -> str:
+    """Say how to make a covariance better conditioned."""
+    noises = [
+        f"{'gamma' if block.role == 'data' else 'rho'} of {label!r} (now {temperature:.1e})"
+        for block, label, temperature in zip(model.blocks, model.labels, model.temperatures, strict=True)
+    ]
+    twins = [
+        f"{len(block.points) - count} coincident points in {label!r}"
+        for block, label in zip(model.blocks, model.labels, strict=True)
+        if not block.is_functional and (count := len(np.unique(block.points, axis=0))) < len(block.points)
+    ]
+    thin = f"; thin the {listed(twins)}" if twins else ""
+    return f"What helps: raise {' or '.join(noises)}; shorten the kernel's bandwidth or use a rougher kernel{thin}."

@@ -1,0 +1,20 @@
+"""Storage: atomic files, datasets that grow and resume, and working directories."""
+
+from .datasets import DatasetFile, ResumableResults, SweepTable
+from .directories import DIGEST, FIGURES, REPORT, RESULTS, SUMMARY, Folder
+from .files import replace, require_regular, unreadable
+
+__all__ = [
+    "DIGEST",
+    "FIGURES",
+    "REPORT",
+    "RESULTS",
+    "SUMMARY",
+    "DatasetFile",
+    "Folder",
+    "ResumableResults",
+    "SweepTable",
+    "replace",
+    "require_regular",
+    "unreadable",
+]

@@ -1,0 +1,633 @@
+"""Problem files: what they mean, and what is said of bad ones."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import pilescore as ps
+from pilescore.problems.description import describe_problem, parameter_text
+from pilescore.search.fingerprint import fingerprint
+
+READINGS = "t,x,u,sigma\n0.1,0.2,0.5,0.02\n0.4,0.7,0.3,0.02\n0.9,0.5,0.1,0.05\n"
+GOOD = """\
+title = "a rod"
+[domain]
+t = [0, 1]
+x = [0, 1]
+[parameters]
+k = 0.3
+[[equation]]
+equation = "dt(u) - k*dxx(u) = 0"
+nodes = 4
+[[condition]]
+type = "dirichlet"
+face = ["x = 0", "x = 1"]
+value = 0
+nodes = 3
+[[data]]
+file = "readings.csv"
+value = "u"
+noise = "sigma"
+[[kernel]]
+type = "rbf"
+"""
+
+
+def write(directory: Path, text: str = GOOD, **files: str) -> Path:
+    (directory / "readings.csv").write_text(READINGS)
+    for name, content in files.items():
+        (directory / f"{name}.csv").write_text(content)
+    path = directory / "problem.toml"
+    path.write_text(text)
+    return path
+
+
+def mistakes(path: Path) -> list[str]:
+    with pytest.raises(ps.errors.FileError) as caught:
+        ps.load_problem(path)
+    return [str(each) for each in caught.value.mistakes]
+
+
+def test_the_model_is_the_one_of_the_python_interface(tmp_path: Path) -> None:
+    text = GOOD.replace("[[kernel]]", "[temperatures]\nrho = 1e-3\neta = 2.0\n[[kernel]]\nbandwidth = [0.3, 0.4]")
+    model = ps.load_problem(write(tmp_path, text)).model
+    box = ps.Box(t=(0, 1), x=(0, 1))
+    dt, dx = ps.partials(box)
+    table = pd.read_csv(tmp_path / "readings.csv")
+    on = [box.face(x=x)(ps.GaussLegendre(3)) for x in (0, 1)]
+    expected = ps.Model(
+        ps.RBF([0.3, 0.4]),
+        ps.observe(ps.identity, table["u"], at=table[["t", "x"]], noise=table["sigma"], name="readings"),
+        [
+            ps.impose(dt - 0.3 * dx**2, 0.0, box(ps.GaussLegendre(4)), name="equation"),
+            *(ps.dirichlet(0.0, on=each, name=f"dirichlet x = {x}") for x, each in enumerate(on)),
+        ],
+        gamma=1.0,
+        rho=1e-3,
+        eta=2.0,
+    )
+    assert fingerprint([model]) == fingerprint([expected])
+    assert float(ps.pile(model)) == float(ps.pile(expected))
+
+
+CONDITIONS = {
+    'type = "dirichlet"\nface = "x = 1"\nvalue = "sin(t)"': lambda face: [
+        ps.dirichlet(lambda p: jnp.sin(p[0]), on=face)
+    ],
+    'type = "neumann"\nface = "x = 1"\nvalue = "t**2"': lambda face: [ps.neumann(lambda p: p[0] ** 2, on=face)],
+    'type = "robin"\nface = "x = 1"\na = 2\nb = "1 + t"\nvalue = 3': lambda face: [
+        ps.robin(2.0, lambda p: 1 + p[0], 3.0, on=face)
+    ],
+    'type = "cauchy"\nface = "x = 1"\nvalue = 1\nflux = "t"': lambda face: ps.cauchy(1.0, lambda p: p[0], on=face),
+    'type = "operator"\nface = "x = 1"\noperator = "dt(u) + dxx(u)"\nvalue = 0': lambda face: [
+        ps.impose(ps.partials(face.region)[0] + ps.partials(face.region)[1] ** 2, 0.0, face)
+    ],
+    'type = "periodic"\nface = ["x = 1", "x = 0"]\nderivatives = 1': lambda face: ps.periodic(
+        face, face.region.box.face(x=0)(ps.GaussLegendre(5)), 1
+    ),
+}
+
+
+def smooth(p: Any) -> Any:
+    return jnp.sin(2 * p[0] + p[1]) * p[1]
+
+
+@pytest.mark.parametrize("table", CONDITIONS)
+def test_conditions_are_those_of_the_library(tmp_path: Path, table: str) -> None:
+    text = f"[domain]\nt = [0, 2]\nx = [0, 1]\n[temperatures]\nrho = 0.1\n[[condition]]\nnodes = 5\n{table}\n"
+    blocks = ps.load_problem(write(tmp_path, text)).model.physics
+    box = ps.Box(t=(0, 2), x=(0, 1))
+    expected = CONDITIONS[table](box.face(x=1)(ps.GaussLegendre(5)))
+    assert len(blocks) == len(expected)
+    for block, other in zip(blocks, expected, strict=True):
+        np.testing.assert_allclose(block.points, other.points)
+        np.testing.assert_allclose(block.values, other.values)
+        np.testing.assert_allclose(block.weights, other.weights)
+        at = np.array([0.7, 0.4])
+        np.testing.assert_allclose(block.operator(smooth)(at), other.operator(smooth)(at))
+
+
+def test_integrals_and_values_from_files(tmp_path: Path) -> None:
+    text = """\
+[domain]
+t = [0, 1]
+x = [0, 2]
+[temperatures]
+rho = 0.1
+[[constraint]]
+equation = "integral(x*u, x) = exp(-t)"
+at = { t = [0.0, 0.5] }
+nodes = 6
+[[condition]]
+type = "dirichlet"
+face = "t = 0"
+value = { file = "initial.csv", value = "temperature", columns = { x = "X" } }
+"""
+    model = ps.load_problem(write(tmp_path, text, initial="X;temperature\n0.5;1.5\n1.0;2\n")).model
+    face, integral = model.physics
+    np.testing.assert_array_equal(face.points, [[0, 0.5], [0, 1.0]])
+    np.testing.assert_array_equal(face.values, [1.5, 2.0])
+    np.testing.assert_allclose(face.weights, 1.0)  # the length of the face, shared by two points
+    np.testing.assert_allclose(integral.values, np.exp([0.0, -0.5]))
+    at = integral.points
+    np.testing.assert_allclose(integral.matrix @ (at[:, 1] * at[:, 1] ** 2), 4.0)  # ∫ x·x² over [0, 2]
+
+
+def test_what_is_left_out_is_chosen_in_bounds_that_follow_the_units(tmp_path: Path) -> None:
+    problem = ps.load_problem(write(tmp_path))
+    (over,) = problem.over.values()
+    assert list(over) == ["kernel.bandwidth", "eta", "physics.0.rho"]
+    scaled = GOOD.replace("x = [0, 1]", "x = [0, 1000]").replace('"x = 1"', '"x = 1000"').replace("k = 0.3", "k = 3e5")
+    other = tmp_path / "other"
+    other.mkdir()
+    rows = pd.read_csv(tmp_path / "readings.csv")
+    path = write(other, scaled)
+    rows.assign(x=1000 * rows["x"], u=10 * rows["u"], sigma=10 * rows["sigma"]).to_csv(
+        other / "readings.csv", index=False
+    )
+    larger = ps.load_problem(path)
+    (wider,) = larger.over.values()
+    np.testing.assert_allclose(
+        np.ravel(wider["kernel.bandwidth"]), np.ravel(over["kernel.bandwidth"]) * [1, 1000, 1, 1000]
+    )
+    np.testing.assert_allclose(wider["eta"], np.multiply(over["eta"], 100))
+    before, after = (ps.pile(each.model) for each in (problem, larger))
+    assert after.fit == pytest.approx(before.fit, rel=1e-6)  # the same problem in other units
+
+
+def test_auto_scores_the_data_given_the_physics_where_a_parameter_is_unknown(tmp_path: Path) -> None:
+    assert ps.load_problem(write(tmp_path, GOOD.replace("value = 0", "value = 1"))).score_name == "joint"
+    assert ps.load_problem(write(tmp_path)).score_name == "given_physics"  # all that is imposed is zero
+    problem = ps.load_problem(write(tmp_path, GOOD.replace("k = 0.3", "k = { unknown = [0.1, 1.0] }")))
+    assert problem.score == ps.Score(given_physics=True)
+    assert problem.over["rbf"]["k"] == (0.1, 1.0)
+    assert problem.model.parameters["k"] == pytest.approx(np.sqrt(0.1))
+    assert str(problem.operator("-k*dx(u)", {"k": 2.0})) == "-2 ∂x"
+
+
+def test_scores_have_the_same_names_as_in_python(tmp_path: Path) -> None:
+    for name in ("joint", "given_physics", "profiled"):
+        problem = ps.load_problem(write(tmp_path, f'{GOOD}[select]\nscore = "{name}"\n'))
+        assert problem.score_name == name
+        assert problem.score == ps.inference.as_score(name)
+        assert ("eta" in problem.over["rbf"]) == (name != "profiled")
+
+
+def test_the_tolerance_of_a_solver(tmp_path: Path) -> None:
+    problem = ps.load_problem(write(tmp_path, f'{GOOD}[solver]\nmethod = "low_rank"\ntolerance = 0.01\n'))
+    assert problem.model.solver.tolerance == 0.01
+    assert "solver: low rank" in describe_problem(problem)
+
+
+def test_names_of_hyperparameters_with_their_coordinate_or_block(tmp_path: Path) -> None:
+    parts = '[{ type = "rbf", on = ["x"], bandwidth = 1.0 }, { type = "rbf", on = ["x", "t"] }]'
+    table = f'type = "product"\nparts = {parts}\n[[kernel]]\ntype = "rbf"'
+    problem = ps.load_problem(write(tmp_path, GOOD.replace('type = "rbf"', table)))
+    name = next(iter(next(iter(problem.over.values()))))
+    assert [parameter_text(f"{name}[{i}]", problem) for i in (0, 1)] == [f"{name}[0] (x)", f"{name}[1] (t)"]
+    assert parameter_text("kernel.bandwidth[1]", problem) == "kernel.bandwidth[1] (x)"
+    assert parameter_text("physics.0.rho", problem) == "rho of equation"
+    assert [parameter_text(each, problem) for each in ("eta", "kernel.nothing[0]")] == ["eta", "kernel.nothing[0]"]
+
+
+def test_nonlinear_equations_conditions_and_readings(tmp_path: Path) -> None:
+    text = GOOD.replace("k = 0.3", "k = { unknown = [0.1, 1.0] }").replace("dt(u)", "dt(u) + u*dx(u)")
+    text = text.replace('value = "u"\n', 'value = "u"\nmeasures = "k*u**2"\n')
+    text = text.replace("[[data]]", '[[condition]]\ntype = "operator"\noperator = "dx(u) + u**4"\nface = "x = 1"\n'
+                        'value = "exp(t)"\n[[data]]')  # fmt: skip
+    problem = ps.load_problem(write(tmp_path, text))
+    model = problem.model
+    assert [block.is_nonlinear for block in model.blocks] == [True, True, False, False, True]
+    assert problem.score == ps.Score(given_physics=True)
+    assert model.parameters["k"] == pytest.approx(np.sqrt(0.1))
+    at = np.array([0.7, 0.4])
+    u, (u_t, u_x) = smooth(at), jax.jacfwd(smooth)(at)
+    u_xx = jax.hessian(smooth)(at)[1, 1]
+    expected = [0.5 * u**2, u_t + u * u_x - 0.5 * u_xx, u, u, u_x + u**4]
+    blocks = model.replace({"k": 0.5}).blocks
+    np.testing.assert_allclose([float(block.operator(smooth)(at)) for block in blocks], expected, rtol=1e-12)
+    text = describe_problem(problem)
+    assert "readings: k u² = 'u' in readings.csv, nonlinear, 3 readings, noise 0.02 to 0.05" in text
+    assert "equation: ∂t u - k ∂x² u + u ∂x u = 0, nonlinear, 16 nodes, noise to be chosen" in text
+    assert "operator x = 1: ∂x u + u⁴ = exp(t), nonlinear, 12 nodes" in text
+
+
+def test_sizes_of_nonlinear_equations(tmp_path: Path) -> None:
+    """What is measured by draws is linear where the equation is, follows the units, and says how large u is."""
+
+    def rho(equation: str, scale: float = 1.0) -> tuple[float, float]:
+        table = pd.read_csv(write(tmp_path).parent / "readings.csv")
+        path = write(tmp_path, GOOD.replace("dt(u) - k*dxx(u) = 0", equation))
+        table.assign(u=scale * table["u"], sigma=scale * table["sigma"]).to_csv(tmp_path / "readings.csv", index=False)
+        return ps.load_problem(path).over["rbf"]["physics.0.rho"]
+
+    linear, drawn = rho("dt(u) - k*dxx(u) = 0"), rho("dt(u) - k*dxx(u) + 1e-9*u**2 = 0")
+    np.testing.assert_allclose(drawn, linear, rtol=0.2)
+    np.testing.assert_allclose(rho("u*dx(u) = 0", 10.0), np.multiply(rho("u*dx(u) = 0"), 1e4))
+    text = '[domain]\nx = [0, 1]\n[[equation]]\nequation = "EQUATION"\nnodes = 9\n'
+    text += '[[condition]]\ntype = "dirichlet"\nface = "all"\nvalue = 0\n'
+    sizes = []
+    for equation in ("1e-9*dxx(u) + u**3 = 8e6", "exp(u) + 1e-9*dxx(u) = 1000", "dx(u)**2 = -1", "sqrt(u - 1) = dx(u)"):
+        problem = ps.load_problem(write(tmp_path, text.replace("EQUATION", equation)))
+        sizes.append(float(np.sqrt(problem.model.parameters["eta"])))
+    assert 100 < sizes[0] < 400  # u = 200, by a source alone
+    assert 2 < sizes[1] < 50  # u = log(1000)
+    assert np.isfinite(sizes).all()
+
+
+KERNELS = {
+    'type = "matern"\nnu = 4.5\nbandwidth = 0.2': ps.Matern(4.5, [0.2, 0.2]),
+    'type = "rbf"\nper_axis = false\nbandwidth = 0.2': ps.RBF(0.2),
+    'type = "rational-quadratic"\nalpha = 2.0\nbandwidth = [0.1, 0.2]': ps.kernels.RationalQuadratic(2.0, [0.1, 0.2]),
+    'type = "anisotropic-rbf"\ntheta = 0.3\ns = 0.5\nbandwidth = 0.4': ps.AnisotropicRBF(0.3, 0.5, 0.4),
+    'type = "product"\nparts = [{ type = "periodic", on = ["x"], period = 1.0, bandwidth = 0.7 }, '
+    '{ type = "rbf", on = ["t"], bandwidth = 0.5 }]': ps.kernels.Periodic(1.0, 0.7).on(1) * ps.RBF(0.5).on(0),
+    'type = "sum"\nparts = [{ type = "rbf", bandwidth = 0.1 }, { type = "matern", nu = 5.5, bandwidth = 0.9 }]': ps.RBF(
+        [0.1, 0.1]
+    )
+    + ps.Matern(5.5, [0.9, 0.9]),
+}
+
+
+@pytest.mark.parametrize("table", KERNELS)
+def test_kernels_are_those_of_the_library(tmp_path: Path, table: str) -> None:
+    problem = ps.load_problem(write(tmp_path, GOOD.replace('type = "rbf"', table)))
+    a, b = (0.3, 0.8), (0.5, 0.1)
+    assert float(problem.model.kernel(a, b)) == pytest.approx(float(KERNELS[table](a, b)), rel=1e-14)
+    assert not any(name.startswith("kernel") for name in next(iter(problem.over.values())))
+
+
+BAD = {
+    "malformed": (("nodes = 4", "nodes = = 4"), ["problem.toml:9", "Invalid value"]),
+    "unknown key": (("nodes = 4", "noodes = 4"), ["problem.toml:9: [[equation]] 1: noodes", "did you mean 'nodes'?"]),
+    "unknown section": (("[parameters]", "[parameter]"), ["problem.toml:5", "did you mean 'parameters'?"]),
+    "no domain": (("[domain]\nt = [0, 1]\nx = [0, 1]\n", ""), ["domain is missing", "x = [-1, 1]"]),
+    "interval": (("t = [0, 1]", "t = [1, 0]"), ["problem.toml:3: [domain]: t", "found [1, 0]"]),
+    "coordinate that is a function": (("x = [0, 1]", "sin = [0, 1]"), ["[domain]", "sin"]),
+    "unknown function": (("dxx(u)", "dzz(u)"), ["problem.toml:8: [[equation]] 1: equation", "dzz"]),
+    "misspelt function": (('= 0"', '= coss(x)"'), ["coss", "Did you mean 'cos'?"]),
+    "unknown symbol": (("k*dxx", "kappa*dxx"), ["problem.toml:8", "kappa"]),
+    "no equals sign": ((' = 0"\nnodes', '"\nnodes'), ["problem.toml:8", "="]),
+    "two equals signs": ((' = 0"\nnodes', ' = 0 = 1"\nnodes'), ["problem.toml:8", "="]),
+    "unbalanced": (("dt(u)", "dt(u"), ["problem.toml:8"]),
+    "no unknown in it": (("dt(u) - k*dxx(u) = 0", "x = 0"), ["problem.toml:8", "u"]),
+    "nonlinear integral": (
+        ("[[kernel]]", '[[constraint]]\nequation = "integral(u**2, x) = 1"\nat = { t = 1 }\n[[kernel]]'),
+        ["problem.toml:20", "'u**2' at column 10: is not linear in u", "expected a linear expression"],
+    ),
+    "factor with the unknown": (
+        ('"dirichlet"', '"robin"\na = "u**3"\nb = 1'),
+        ["problem.toml:12: [[condition]] 1: a", "expected an expression without u"],
+    ),
+    "kernel too rough for a product": (
+        ("k*dxx(u) = 0", "u*dxx(u)*dx(u) = 0", '"rbf"', '"matern"\nnu = 1.5'),
+        ["problem.toml:19: [[kernel]] 1", "order 2"],
+    ),
+    "nonlinear condition twice": (
+        (
+            "[[data]]",
+            "[[condition]]\ntype = 'operator'\noperator = 'dx(u) + u**4'\nface = 'x = 1'\nvalue = 1\n"
+            "[[condition]]\ntype = 'operator'\noperator = 'dx(u) + u**4'\nface = 'x = 1'\nvalue = 2\n[[data]]",
+        ),
+        ["problem.toml:24: [[condition]] 3: value", "∂x u + u⁴ on the face x = 1", "one gives 1 and the other 2"],
+    ),
+    "import": (("dt(u)", "__import__('os').system('ls')"), ["problem.toml:8"]),
+    "attribute": (("dt(u)", "u.__class__"), ["problem.toml:8"]),
+    "10,000 deep": (("dt(u)", "(" * 10_000 + "u" + ")" * 10_000), ["problem.toml:8", "4000 characters"]),
+    "negative nodes": (("nodes = 4", "nodes = -4"), ["problem.toml:9", "found -4", "whole number"]),
+    "too many nodes": (("nodes = 4", "nodes = 100000"), ["problem.toml:9", "10000000000 nodes"]),
+    "face": (('"x = 1"]', '"x = 2"]'), ["problem.toml:12: [[condition]] 1: face", "0 or 1"]),
+    "face of no coordinate": (('"x = 1"]', '"y = 1"]'), ["problem.toml:12", "no coordinate 'y'"]),
+    "type": (('"dirichlet"', '"dirichlett"'), ["problem.toml:11", "did you mean 'dirichlet'?"]),
+    "value missing": (("value = 0\n", ""), ["problem.toml:10: [[condition]] 1", "value is missing"]),
+    "value of the unknown": (("value = 0\n", 'value = "u"\n'), ["problem.toml:13", "u"]),
+    "value not finite": (("value = 0\n", 'value = "1/t"\nrule = "clenshaw-curtis"\n'), ["problem.toml:13", "infinite"]),
+    "no such file": (("readings.csv", "reading.csv"), ["reading.csv", "did you mean 'readings.csv'?"]),
+    "file elsewhere": (("readings.csv", "../readings.csv"), ["problem.toml:16", "within the directory"]),
+    "absolute file": (("readings.csv", "/etc/passwd"), ["problem.toml:16", "within the directory"]),
+    "column": (('value = "u"', 'value = "U"'), ["readings.csv", "'U'", "did you mean 'u'?"]),
+    "noise of zero": (('noise = "sigma"', "noise = 0"), ["problem.toml:18", "found 0.0", "use a negligible one"]),
+    "noise and gamma": (('noise = "sigma"', 'noise = "sigma"\ngamma = 1.0'), ["problem.toml:19", "both"]),
+    "kernel too rough": (('"rbf"', '"matern"\nnu = 1.5'), ["problem.toml:19: [[kernel]] 1", "order 2", "RBF"]),
+    "kernel's nu": (('"rbf"', '"matern"\nnu = 2'), ["problem.toml:19: [[kernel]] 1", "2"]),
+    "kernel on nothing": (('"rbf"', '"rbf"\non = ["z"]'), ["problem.toml:19", "z"]),
+    "bounds": (("k = 0.3", "k = { unknown = [1, 0.1] }"), ["problem.toml:6: [parameters]: k", "unknown = [low, high]"]),
+    "never used": (
+        ("k = 0.3", "k = 0.3\nq = { unknown = [0, 1] }"),
+        ["problem.toml:7: [parameters]: q", "no equation"],
+    ),
+    "unknown in a value": (
+        ("k = 0.3", "k = { unknown = [0, 1] }", "value = 0", 'value = "k*t"'),
+        ["problem.toml:13: [[condition]] 1: value", "'k' at column 1: is inferred, and cannot be part of a value"],
+    ),
+    "given twice": (
+        ("[[data]]", '[[condition]]\ntype = "cauchy"\nface = "x = 1"\nvalue = "t"\nflux = 0\n[[data]]'),
+        ["problem.toml:18: [[condition]] 2: value", "already given by [[condition]] 1", "contradict", "t = 1"],
+    ),
+    "periodic against values": (
+        (
+            'face = ["x = 0", "x = 1"]\nvalue = 0',
+            'face = "x = 0"\nvalue = 0\n[[condition]]\ntype = "dirichlet"\nface = "x = 1"\nvalue = 1\n'
+            '[[condition]]\ntype = "periodic"\nface = ["x = 0", "x = 1"]',
+        ),
+        ["[[condition]] 3", "contradict"],
+    ),
+    "grid": (("[[kernel]]", "[predict]\ngrid = { x = 5 }\n[[kernel]]"), ["problem.toml:20", "t, x"]),
+    "predicted": (("[[kernel]]", '[predict]\noperators = ["dy(u)"]\n[[kernel]]'), ["problem.toml:20", "dy"]),
+    "constraint": (
+        ("[[kernel]]", '[[constraint]]\nequation = "integral(u, x) = 1"\n[[kernel]]'),
+        ["problem.toml:19", "values of t"],
+    ),
+    "score of an earlier version": (
+        ("[[kernel]]", '[select]\nscore = "data-given-physics"\n[[kernel]]'),
+        ["problem.toml:20: [select]: score", "found 'data-given-physics', which is now called 'given_physics'"],
+    ),
+    "joint score of an earlier version": (
+        ("[[kernel]]", '[select]\nscore = "pile"\n[[kernel]]'),
+        ["problem.toml:20", "found 'pile', which is now called 'joint'"],
+    ),
+    "bounds of a scale in closed form": (
+        ("[[kernel]]", '[select]\nscore = "profiled"\n[temperatures]\neta = { unknown = [1, 2] }\n[[kernel]]'),
+        ["problem.toml:22: [temperatures]: eta", "in closed form"],
+    ),
+    "key of an earlier version": (
+        ("[[kernel]]", "[solver]\ntol = 1e-3\n[[kernel]]"),
+        ["problem.toml:20: [solver]: tol", "the key 'tol' is now called 'tolerance'"],
+    ),
+    "rank of a method without one": (
+        ("[[kernel]]", '[solver]\nmethod = "dense"\nrank = 5\n[[kernel]]'),
+        ["problem.toml:21: [solver]: rank", "the method 'dense' has no rank; expected it with low_rank"],
+    ),
+    "misspelt score": (
+        ("[[kernel]]", '[select]\nscore = "given_physic"\n[[kernel]]'),
+        ["problem.toml:20: [select]: score", "found 'given_physic'", '"joint"', '"profiled"'],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_mistake_is_named_with_its_line(tmp_path: Path, name: str) -> None:
+    changes, words = BAD[name]
+    text = GOOD
+    for old, new in zip(changes[::2], changes[1::2], strict=True):
+        assert old in text
+        text = text.replace(old, new)
+    found = "\n".join(mistakes(write(tmp_path, text)))
+    for word in words:
+        assert word in found
+    assert len(found) < 1500
+
+
+MORE = {
+    "coordinate called self": ("[domain]\nself = [0, 1]\n[[equation]]\nequation = 'dself(u) = 1'\n", []),
+    "coordinates called as arguments are": (
+        "[domain]\nplace = [0, 1]\nfunction = [0, 1]\n"
+        "[[constraint]]\nequation = 'integral(u, function) = 1'\nat = { place = 1 }\n",
+        [],
+    ),
+    "an operator that is zero there": (
+        "[domain]\nx = [0, 1]\n[[condition]]\ntype = 'operator'\noperator = 'x*u'\nface = 'x = 0'\nvalue = 0\n",
+        ["problem.toml:3: [[condition]] 1", "zero at all its points"],
+    ),
+    "an operator that is not defined": (
+        "[domain]\nx = [0, 1]\n[[equation]]\nequation = 'sqrt(-1 - u**2) = dx(u)'\n",
+        ["problem.toml:3: [[equation]] 1", "is not a number at all its points"],
+    ),
+    "a parameter called point": (
+        "[domain]\nt = [0, 1]\nx = [0, 1]\n[parameters]\npoint = { unknown = [1, 2] }\nself = { unknown = [1, 2] }\n"
+        "[[equation]]\nequation = 'dt(u) = point*u**2 + exp(self*x)'\n[[data]]\nfile = 'readings.csv'\nvalue = 'u'\n",
+        [],
+    ),
+    "no data to infer from": (
+        "[domain]\nx = [0, 1]\n[parameters]\nk = { unknown = [1, 2] }\n[[equation]]\nequation = 'k*dx(u) = 1'\n",
+        ["problem.toml:4: [parameters]: k", "no [[data]]"],
+    ),
+    "a score that needs data": (
+        "[domain]\nx = [0, 1]\n[[equation]]\nequation = 'dx(u) = 1'\n[select]\nscore = 'given_physics'\n",
+        ["problem.toml:6", "no [[data]]"],
+    ),
+    "a parameter that is a keyword": (
+        "[domain]\nx = [0, 1]\n[parameters]\nlambda = 2.0\n[[equation]]\nequation = 'dx(u) = 1'\n",
+        ["problem.toml:4: [parameters]: lambda"],
+    ),
+    "a parameter that the model has": (
+        "[domain]\nx = [0, 1]\n[parameters]\nrho = { unknown = [1, 2] }\n[[equation]]\nequation = 'rho*dx(u) = 1'\n",
+        ["problem.toml:4: [parameters]: rho", "its own rho"],
+    ),
+    "sobol without nodes": (
+        "[domain]\nx = [0, 1]\ny = [0, 1]\n[[equation]]\nequation = 'dx(u) = 1'\nrule = 'sobol'\n",
+        [],
+    ),
+    "values that are too large": (
+        "[domain]\nx = [0, 1]\n[[equation]]\nequation = 'dx(u) = 1e200'\n",
+        ["problem.toml:3", "1.0e+200"],
+    ),
+    "too many integrals": (
+        "[domain]\nt = [0, 1]\nx = [0, 1]\n[[constraint]]\nequation = 'integral(u, x) = 1'\nnodes = 700\n"
+        f"at = {{ t = {[i / 2000 for i in range(1500)]} }}\n",
+        ["problem.toml:7", "1500 integrals with 700 nodes"],
+    ),
+    "sin(pi*x) at a corner": (
+        "[domain]\nt = [0, 1]\nx = [0, 1]\n[[condition]]\ntype = 'dirichlet'\nface = 't = 0'\nvalue = 'sin(pi*x)'\n"
+        "[[condition]]\ntype = 'dirichlet'\nface = ['x = 0', 'x = 1']\nvalue = 'sin(pi*x)'\n"
+        "[[condition]]\ntype = 'periodic'\nface = ['x = 0', 'x = 1']\n",
+        [],
+    ),
+    "the same flux by two names": (
+        "[domain]\nx = [0, 1]\n[[condition]]\ntype = 'neumann'\nface = 'x = 0'\nvalue = 0\n"
+        "[[condition]]\ntype = 'operator'\noperator = 'dx(u)'\nface = 'x = 0'\nvalue = 5\n",
+        ["problem.toml:11", "one gives 0 and the other 5"],
+    ),
+    "a Robin condition that is none": (
+        "[domain]\nx = [0, 1]\n[[condition]]\ntype = 'dirichlet'\nface = 'x = 0'\nvalue = 0\n"
+        "[[condition]]\ntype = 'robin'\na = 2\nb = 0\nface = 'x = 0'\nvalue = 5\n",
+        ["one gives 0 and the other 2.5"],
+    ),
+    "title of two lines": (
+        'title = "a\\nb"\n[domain]\nx = [0, 1]\n[[equation]]\nequation = "dx(u) = 1"\n',
+        ["problem.toml:1"],
+    ),
+    "an initial condition": (
+        "[domain]\nt = [0, 1]\n[[condition]]\ntype = 'initial'\nface = 't = 0'\nvalue = 0\n",
+        ["problem.toml:4", 'dirichlet and face "t = 0"'],
+    ),
+    "backslash": (
+        "[domain]\nx = [0, 1]\n[[data]]\nfile = 'deep\\r.csv'\nvalue = 'u'\n",
+        ["problem.toml:4", "with / between names"],
+    ),
+    "one column for two coordinates": (
+        "[domain]\nx = [0, 1]\ny = [0, 1]\n[[data]]\nfile = 'readings.csv'\nvalue = 'u'\ncolumns = { y = 'x' }\n",
+        ["problem.toml:7", "a different column for each coordinate"],
+    ),
+    "a Greek letter": ("[domain]\nθ = [0, 1]\n", ["problem.toml:2", "needs quotes"]),
+    "too deep": (
+        f"[domain]\nx = [0, 1]\n[[equation]]\nequation = '{'sin(' * 150}x{')' * 150}*u = 1'\n",
+        ["problem.toml:4", "deep"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_more_files(tmp_path: Path, name: str) -> None:
+    text, words = MORE[name]
+    path = write(tmp_path, text)
+    if not words:
+        assert ps.load_problem(path).warnings == ()
+        return
+    found = "\n".join(mistakes(path))
+    for word in words:
+        assert word in found
+
+
+def test_readings_that_contradict_each_other_among_many(tmp_path: Path) -> None:
+    rows = "".join(f"0.5,0.5,{u},{s}\n" for u, s in ((1.0, 0.01), (2.0, 0.01), (0.0, 1000.0), (3.0, 1000.0)))
+    path = write(tmp_path, GOOD.replace("readings.csv", "other.csv"), other="t,x,u,sigma\n" + rows)
+    assert "1 in other.csv line 2, 2 in other.csv line 3" in mistakes(path)[0]
+
+
+def test_sizes_are_those_of_the_unknown_where_it_is_known(tmp_path: Path) -> None:
+    text = '[domain]\nx = [0, 1]\n[[equation]]\nequation = "dxx(u) = -(40*pi)**2*sin(40*pi*x)"\nnodes = 100\n'
+    text += '[[condition]]\ntype = "dirichlet"\nface = "x = 0"\nvalue = VALUE\n'
+    known, zero = (ps.load_problem(write(tmp_path, text.replace("VALUE", value))) for value in ("1", "0"))
+    held = [float(np.sqrt(1.0 / problem.model.physics[1].weights[0])) for problem in (known, zero)]
+    assert held[0] == pytest.approx(1e-3)
+    assert held[1] < 0.05  # the source alone says how large the unknown is, within a factor
+
+
+def test_shared_noise_of_readings_far_from_zero(tmp_path: Path) -> None:
+    rows = "".join(f"0.{i},0.5,{300 + 0.01 * (-1) ** i}\n" for i in range(1, 9))
+    path = write(
+        tmp_path, GOOD.replace("readings.csv", "kelvin.csv").replace('noise = "sigma"\n', ""), kelvin="t,x,u\n" + rows
+    )
+    low, high = ps.load_problem(path).over["rbf"]["gamma"]
+    assert low < 2 * 0.001**2
+    assert high >= 2 * 0.0099**2
+
+
+def test_bounds_of_parts_of_kernels_are_their_own(tmp_path: Path) -> None:
+    table = (
+        'type = "product"\nparts = [{ type = "periodic", on = ["x"], period = { unknown = [1, 2] }, bandwidth = 0.7 }, '
+        '{ type = "sum", parts = [{ type = "rbf", bandwidth = { unknown = [3, 4] } }, '
+        '{ type = "matern", nu = 5.5, on = ["t"] }] }]'
+    )
+    problem = ps.load_problem(
+        write(tmp_path, GOOD.replace("t = [0, 1]", "t = [0, 100]").replace('type = "rbf"', table))
+    )
+    (over,) = problem.over.values()
+    chosen = {name: np.ravel(bounds).tolist() for name, bounds in over.items() if name.startswith("kernel")}
+    assert list(chosen.values()) == [[1, 2], [3, 4], [2, 1000]]
+    assert [name.rsplit(".", 1)[-1] for name in chosen] == ["period", "bandwidth", "bandwidth"]
+    for name, (low, high) in chosen.items():
+        assert np.all((low <= problem.model.parameters[name]) & (problem.model.parameters[name] <= high))
+
+
+CELLS = {
+    "missing": (",0.3,", ",,", ["readings.csv:3: column 'u'", "an empty cell"]),
+    "text": (",0.3,", ",n/a,", ["readings.csv:3: column 'u'", "'n/a'"]),
+    "nan": (",0.3,", ",nan,", ["readings.csv:3: column 'u'", "nan"]),
+    "outside": ("0.4,0.7,", "0.4,7.0,", ["readings.csv:3: column 'x'", "found 7", "0 to 1"]),
+    "negative noise": (",0.05", ",-0.05", ["readings.csv:4: column 'sigma'", "positive standard deviation"]),
+    "contradiction": ("0.4,0.7,0.3", "0.1,0.2,0.9", ["line 2", "line 3", "contradict", "t = 0.1, x = 0.2"]),
+    "empty": (READINGS.partition("\n")[2], "", ["readings.csv", "no rows"]),
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_bad_cell_is_named_with_its_row_and_column(tmp_path: Path, name: str) -> None:
+    old, new, words = CELLS[name]
+    path = write(tmp_path, readings=READINGS.replace(old, new))
+    found = "\n".join(mistakes(path))
+    for word in words:
+        assert word in found
+
+
+def test_noise_free_values_that_contradict_each_other_are_both_said(tmp_path: Path) -> None:
+    text = GOOD.replace('noise = "sigma"', "noise = 0")
+    found = mistakes(write(tmp_path, text, readings=READINGS.replace("0.4,0.7,0.3", "0.1,0.2,0.5001")))
+    assert any("use a negligible one" in each for each in found)
+    assert any("contradict" in each for each in found)
+
+
+def test_all_mistakes_are_said_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    text = (
+        GOOD.replace("nodes = 4", "noodes = 4")
+        .replace('"x = 1"]', '"x = 2"]')
+        .replace('value = "u"', 'value = "v"')
+        .replace('"rbf"', '"rbg"')
+    )
+    found = mistakes(write(tmp_path, text))
+    assert [re.match(r"[\w.]+:?\d*", each)[0].rstrip(":") for each in found[:3]] == [
+        "problem.toml:9",
+        "problem.toml:12",
+        "problem.toml:20",
+    ]
+    assert "readings.csv" in found[3]
+    assert len(found) == 4
+
+
+def test_values_that_jump_at_a_corner_are_worth_a_note(tmp_path: Path) -> None:
+    text = GOOD.replace("[[data]]", '[[condition]]\ntype = "dirichlet"\nface = "t = 0"\nvalue = "1 + x"\n[[data]]')
+    problem = ps.load_problem(write(tmp_path, text))
+    assert len(problem.warnings) == 2
+    assert "at t = 0, x = 1 one gives 0 and the other 2" in problem.warnings[1]
+
+
+def test_ten_megabytes_of_garbage(tmp_path: Path) -> None:
+    path = tmp_path / "problem.toml"
+    path.write_bytes(os.urandom(10_000_000))
+    assert "10 MB" in mistakes(path)[0]
+    path = write(tmp_path)
+    (tmp_path / "readings.csv").write_bytes(os.urandom(10_000_000))
+    assert "readings.csv" in mistakes(path)[0]
+
+
+def test_files_that_would_block_are_not_opened(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    (tmp_path / "readings.csv").unlink()
+    os.mkfifo(tmp_path / "readings.csv")
+    found: list[str] = []
+    worker = threading.Thread(target=lambda: found.extend(mistakes(path)), daemon=True)
+    worker.start()
+    worker.join(20)
+    assert "a pipe" in found[0]
+
+
+def test_parquet(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD.replace("readings.csv", "readings.parquet"))
+    pd.read_csv(tmp_path / "readings.csv").to_parquet(tmp_path / "readings.parquet")
+    np.testing.assert_array_equal(ps.load_problem(path).model.data[0].values, [0.5, 0.3, 0.1])
+
+
+LINES = GOOD.splitlines()
+PIECES = st.sampled_from(
+    [*LINES, "nodes = 99", "value = 'u'", "[[data]]", "[predict]", "x = 1", "face = 'all'", '"""', "[", "="]
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    where=st.integers(0, len(LINES)),
+    drop=st.integers(0, 3),
+    insert=st.lists(st.one_of(PIECES, st.text(max_size=20)), max_size=3),
+)
+def test_any_change_of_a_file_gives_a_problem_or_mistakes(
+    tmp_path: Path, where: int, drop: int, insert: list[str]
+) -> None:
+    text = "\n".join([*LINES[:where], *insert, *LINES[where + drop :]])
+    path = write(tmp_path)
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with contextlib.suppress(ps.errors.FileError):
+        assert ps.load_problem(path).models

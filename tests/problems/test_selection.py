@@ -1,0 +1,665 @@
+"""Selections: what is chosen, kept, resumed, loaded back and predicted; and the commands about problem files."""
+
+import dataclasses
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import pilescore as ps
+from pilescore import cli
+from pilescore.diagnosis.findings import digits
+from pilescore.problems.kernel_search import selection_warnings
+from pilescore.problems.summary import DescentSummary, DiagnosisSummary, KernelResult, KernelScore, SolutionSummary
+from pilescore.reports.selection import selection_report, with_error
+from pilescore.search import descent
+from pilescore.storage.directories import Folder
+
+from ..browser import check_page, open_page
+from ..models import opened
+
+pytestmark = [pytest.mark.study, pytest.mark.slow]
+
+TEXT = """\
+title = "decay"
+[domain]
+t = [0, 3]
+[parameters]
+rate = { unknown = [0.1, 10.0] }
+[[equation]]
+equation = "dt(u) + rate*u = 0"
+nodes = 10
+[[data]]
+file = "deep/decay.csv"
+value = "u"
+noise = 0.02
+[[kernel]]
+type = "rbf"
+[[kernel]]
+type = "matern"
+nu = 2.5
+[select]
+starts = 2
+[predict]
+grid = 7
+operators = ["u", "rate*u"]
+"""
+
+
+def problem_in(directory: Path, text: str = TEXT) -> Path:
+    (directory / "deep").mkdir(parents=True)
+    t = np.linspace(0, 3, 25)
+    u = np.exp(-0.7 * t) + 0.02 * np.random.default_rng(0).standard_normal(25)
+    pd.DataFrame({"t": t, "u": u}).to_csv(directory / "deep" / "decay.csv", index=False)
+    path = directory / "problem.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture(scope="module")
+def selected(tmp_path_factory):
+    """A selection by the command, and what it printed."""
+    place = tmp_path_factory.mktemp("select")
+    path = problem_in(place / "problem")
+    command = [sys.executable, "-m", "pilescore", "select", str(path), "--out", str(place / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return place, done
+
+
+def test_it_finds_what_the_library_finds(selected):
+    place, _ = selected
+    found = ps.load_selection(place / "out")
+    problem = ps.load_problem(place / "problem" / "problem.toml")
+    expected = ps.choose(
+        problem.models, problem.over["rbf"], starts=4, score="given_physics", run=ps.RunOptions(progress=False)
+    )
+    for kernel, best in expected.minima.items():  # the score is flat: other starts end elsewhere, within a nat
+        assert abs(found.table.loc[kernel, "pile"] - best.pile.value) * 25 / 2 < 1.0
+    assert ps.pile(found.model, score="given_physics").value == pytest.approx(found.summary.pile, abs=1e-9)
+    best = expected.minima[found.kernel]
+    assert found.values["rate"] == pytest.approx(best.values["rate"], abs=0.1 * best.standard_errors["rate"])
+    assert found.standard_errors["rate"] == pytest.approx(best.standard_errors["rate"], rel=0.1)
+    assert abs(found.values["rate"] - 0.7) < 2 * found.standard_errors["rate"]
+
+
+def test_what_it_prints_and_writes(selected):
+    place, done = selected
+    assert "kernel 1 of 2: rbf" in done.stderr
+    assert "diagnosing" in done.stderr
+    assert "Warning" not in done.stderr
+    assert "rate = 0.7" in done.stdout
+    assert "← chosen" in done.stdout
+    for finding in ps.load_selection(place / "out").diagnosis:
+        assert f"  {finding.severity.upper()} {finding.name}: {finding.meaning}" in done.stdout.splitlines()
+    names = {path.relative_to(place / "out").as_posix() for path in (place / "out").rglob("*") if path.is_file()}
+    figures = {f"figures/{name}.{kind}" for name in ("solution", "readings") for kind in ("png", "pdf")}
+    kept = {"pilescore-problem/problem.toml", "pilescore-problem/deep/decay.csv"}
+    assert names == {"report.html", "results.nc", "summary.json", "predictions.csv"} | figures | kept
+
+
+def test_the_diagnosis_is_kept(selected):
+    found = ps.load_selection(selected[0] / "out")
+    over = {name: bounds for name, bounds in found.problem.over[found.kernel].items() if name != "rate"}
+    again = ps.diagnose(found.model, over=over, progress=False, score="given_physics")
+    assert repr(found.diagnosis).replace("rho of equation", "physics.0.rho") == repr(again)
+    for kept, expected in zip(found.diagnosis.checked, again.checked, strict=True):
+        assert (kept.name, kept.status, kept.severity) == (expected.name, expected.status, expected.severity)
+        assert kept.value == pytest.approx(expected.value, rel=1e-6, nan_ok=True)
+    assert found.diagnosis.healthy
+    assert found.diagnosis["outliers"].status == "fine"
+
+
+def with_findings(found, *fired):
+    """The selection with other findings: those named, and no others."""
+    outlier = {"block": "decay", "index": 3, "value": 1.5, "predicted": 0.9, "deviations": 7.0}
+    checks = [
+        each | {"status": "fired" if each["name"] in fired else "fine"}
+        | ({"details": {"outliers": [outlier]}} if each["name"] == "outliers" else {})
+        for each in found.summary.diagnosis.model_dump()
+    ]  # fmt: skip
+    checks = DiagnosisSummary(sorted(checks, key=lambda each: each["status"] != "fired"))
+    return dataclasses.replace(found, summary=found.summary.model_copy(update={"diagnosis": checks}))
+
+
+def test_what_the_report_says_of_the_diagnosis(selected):
+    found = ps.load_selection(selected[0] / "out")
+
+    def sections(*fired):
+        report = selection_report(with_findings(found, *fired))
+        return [section.heading for section in report.sections], {each.heading: each for each in report.sections}
+
+    order, by_name = sections()
+    assert order.index("Diagnosis") == order.index("The solution") + 1
+    (sentence,) = by_name["Diagnosis"].paragraphs
+    assert sentence.startswith("Nothing was found: of 14 checks, 14 are fine (")
+    assert by_name["Diagnosis"].tables == ()
+    order, by_name = sections("collapsed")  # a failure
+    assert order[0] == "Diagnosis"
+    ((row,),) = (table.rows for table in by_name["Diagnosis"].tables)
+    collapsed = found.diagnosis["collapsed"]
+    assert row[:2] == ("failure", "collapsed")
+    assert row[2].endswith(f"is {digits(collapsed.value)}; it fires below 0.1.")
+    assert row[3] == collapsed.meaning
+    order, by_name = sections("outliers")
+    assert order.index("Diagnosis") == order.index("The solution") + 1
+    assert by_name["Diagnosis"].tables[1].rows == (("decay", "t = 0.375", "1.5", "0.9", "7"),)
+
+
+def test_predictions_in_a_new_process_are_those_of_this_one(selected, tmp_path):
+    place, _ = selected
+    points = np.linspace(0, 3, 11)[:, None]
+    pd.DataFrame(points, columns=["t"]).to_csv(tmp_path / "points.csv", index=False)
+    (place / "problem" / "deep" / "decay.csv").rename(place / "away.csv")  # the directory needs nothing else
+    try:
+        command = [
+            sys.executable,
+            "-m",
+            "pilescore",
+            "predict",
+            str(place / "out"),
+            "--at",
+            str(tmp_path / "points.csv"),
+        ]
+        done = subprocess.run(
+            [*command, "--out", str(tmp_path / "p.csv"), "--operator", "u", "--operator", "dt(u) + rate*u"],
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+    finally:
+        (place / "away.csv").rename(place / "problem" / "deep" / "decay.csv")
+    assert done.returncode == 0, done.stderr
+    written = pd.read_csv(tmp_path / "p.csv")
+    found = ps.load_selection(place / "out")
+    here = found.predict(points, ["u", "dt(u) + rate*u"])
+    pd.testing.assert_frame_equal(written, here, rtol=1e-10, atol=1e-12)
+    model = ps.load_problem(place / "problem" / "problem.toml").models[found.kernel].replace(found.values)
+    np.testing.assert_allclose(here["u"], ps.posterior(model).mean(points), rtol=1e-10)
+    assert (here["u_std"] > ps.posterior(model).std(points)).all()  # the rate is not known exactly
+    assert (here["dt(u) + rate*u"].abs() < 0.05).all()  # the equation holds, with the rate that was found
+    kept = pd.read_csv(place / "out" / "predictions.csv")
+    pd.testing.assert_frame_equal(kept, found.predict(), rtol=1e-10)
+
+
+def test_points_outside_the_domain_are_worth_a_warning(selected):
+    found = ps.load_selection(selected[0] / "out")
+    with pytest.warns(ps.errors.OutsideDomainWarning, match="1 of 2 points"):
+        found.predict([[1.0], [4.0]])
+
+
+DRIVER = """
+import sys, pilescore.storage.datasets
+pilescore.storage.datasets.WRITE_EVERY = 0.0
+pilescore.storage.datasets.WRITE_SHARE = 1.0
+from pilescore.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_selection_goes_on_to_the_same_result(selected, tmp_path, number):
+    place, _ = selected
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", DRIVER, "select", str(place / "problem" / "problem.toml"), "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 600
+    evaluations = out / "pilescore-parts" / "evaluations-0.nc"
+    while not evaluations.exists() or opened(evaluations).sizes.get("evaluation", 0) < 3:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=600)
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert err.splitlines()[-1].endswith(f"--out {out} --resume")
+    else:
+        assert process.returncode == -signal.SIGKILL
+    assert not (out / "summary.json").exists()
+    found = ps.select(ps.load_problem(place / "problem" / "problem.toml"), out, resume=True, progress=False)
+    whole = ps.load_selection(place / "out")
+    same = {"kernels", "diagnosis", "blocks", "losses"}
+    assert found.summary.model_dump_json(include=same) == whole.summary.model_dump_json(include=same)
+    xr.testing.assert_identical(found.results.drop_attrs(), whole.results.drop_attrs())
+    assert (out / "predictions.csv").read_bytes() == (place / "out" / "predictions.csv").read_bytes()
+
+
+def test_other_work_is_not_touched(selected, tmp_path):
+    place, _ = selected
+    changed = problem_in(tmp_path / "changed", TEXT.replace("0.02", "0.03"))
+    before = (place / "out" / "summary.json").read_bytes()
+    with pytest.raises(ps.errors.InputError, match="holds other work: the problem has changed"):
+        ps.select(ps.load_problem(changed), place / "out", resume=True)
+    with pytest.raises(ps.errors.InputError, match="is not empty"):
+        ps.select(ps.load_problem(changed), place / "out")
+    assert (place / "out" / "summary.json").read_bytes() == before
+    with pytest.raises(ps.errors.InputError, match="finished selection"):
+        ps.load_selection(place)
+    (place / "out" / "pilescore-problem" / "deep" / "decay.csv").rename(place / "kept.csv")
+    (place / "out" / "pilescore-problem" / "deep" / "decay.csv").write_text("t,u\n0,1\n")
+    with pytest.raises(ps.errors.InputError, match="has been changed"):
+        ps.load_selection(place / "out")
+    (place / "kept.csv").rename(place / "out" / "pilescore-problem" / "deep" / "decay.csv")
+
+
+def test_what_is_fixed_is_only_scored_and_what_fails_is_said(tmp_path, monkeypatch):
+    text = TEXT.replace("{ unknown = [0.1, 10.0] }", "0.7").replace("nodes = 10", "nodes = 10\nnoise = 0.01")
+    text = text.replace('type = "rbf"', 'type = "rbf"\nbandwidth = 1.0').replace(
+        "nu = 2.5", "nu = 2.5\nbandwidth = 1.0"
+    )
+    path = problem_in(tmp_path / "p", text + "[temperatures]\neta = 1.0\n")
+
+    def stopped(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Folder, "finish", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            ps.select(ps.load_problem(path), tmp_path / "out")
+    with monkeypatch.context() as patched:
+        patched.setattr("pilescore.problems.selection.diagnose_choice", stopped)  # it is there already
+        found = ps.select(ps.load_problem(path), tmp_path / "out", resume=True)
+    assert found.diagnosis["at_bound"].status == "skipped"
+    assert found.values == {}
+    assert found.summary.pile == float(ps.pile(found.problem.models[found.kernel], score="given_physics"))
+    with pytest.raises(ps.errors.InputError, match="is not empty"):
+        ps.select(ps.load_problem(path), tmp_path / "out")
+    again = ps.select(ps.load_problem(path), tmp_path / "out", overwrite=True)
+    assert again.summary.model_dump_json() == found.summary.model_dump_json()
+    hopeless = text.replace("bandwidth = 1.0", "bandwidth = 1e6").replace("noise = 0.02", "noise = 1e-12")
+    path = problem_in(tmp_path / "q", hopeless + "[temperatures]\neta = 1.0\n")
+    with pytest.raises(ps.errors.PilescoreError, match=r"no kernel could be scored\. rbf: failed: the covariance"):
+        ps.select(ps.load_problem(path), tmp_path / "none")
+
+
+def test_parts_are_the_stored_models_and_a_damaged_one_is_computed_again(tmp_path, monkeypatch):
+    text = TEXT.replace("{ unknown = [0.1, 10.0] }", "0.7").replace("nodes = 10", "nodes = 10\nnoise = 0.01")
+    text = text[: text.index("[[kernel]]")] + '[[kernel]]\ntype = "rbf"\nbandwidth = 1.0\n[temperatures]\neta = 1.0\n'
+    problem = ps.load_problem(problem_in(tmp_path / "p", text))
+
+    def stopped(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Folder, "finish", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            ps.select(problem, tmp_path / "out")
+    parts = tmp_path / "out" / "pilescore-parts"
+    assert {path.name for path in parts.iterdir()} == {"settings.json", "kernel-0.json", "diagnosis.json"}
+    kept = KernelResult.model_validate_json((parts / "kernel-0.json").read_bytes())
+    checks = DiagnosisSummary.model_validate_json((parts / "diagnosis.json").read_bytes())
+    (parts / "kernel-0.json").write_text('{"name": "rbf"')
+    found = ps.select(problem, tmp_path / "out", resume=True)
+    assert found.summary.kernels[0].row.pile == kept.row.pile
+    assert found.summary.diagnosis.model_dump_json() == checks.model_dump_json()
+    stored = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert stored == json.loads(found.summary.model_dump_json())
+    assert found.table.loc["rbf", "rank"] == 1
+
+
+def test_a_profiled_score_finds_the_scale_in_closed_form(tmp_path):
+    text = TEXT.replace("[select]", '[select]\nscore = "profiled"').replace("starts = 2", "starts = 1")
+    text = text.replace('[[kernel]]\ntype = "matern"\nnu = 2.5\n', "")
+    problem = ps.load_problem(problem_in(tmp_path / "p", text))
+    found = ps.select(problem, tmp_path / "out", progress=False)
+    assert found.summary.score == "profiled"
+    # At the scale that was found the profiled score is the joint score, and no other scale is better.
+    assert ps.pile(found.model).value == pytest.approx(found.summary.pile, abs=1e-9)
+    assert ps.pile(found.model, score="profiled").eta == pytest.approx(found.values["eta"], rel=1e-9)
+    assert found.roles["eta"] == "scale"
+    assert found.diagnosis["at_bound"].status in ("fine", "fired")
+    original = problem.model.parameters
+    ratio = found.values["data.0.gamma"] / found.values["eta"]
+    assert ratio == pytest.approx(original["data.0.gamma"] / original["eta"], rel=1e-9)
+    rows = {row[0]: row for table in selection_report(found).sections[-2].tables for row in table.rows}
+    assert rows["eta"][2] == "in closed form"
+    fixed = text.replace("{ unknown = [0.1, 10.0] }", "0.7").replace("nodes = 10", "nodes = 10\nnoise = 0.01")
+    fixed = fixed.replace('type = "rbf"', 'type = "rbf"\nbandwidth = 1.0')
+    again = ps.select(ps.load_problem(problem_in(tmp_path / "q", fixed)), tmp_path / "fixed")
+    assert ps.pile(again.model).value == pytest.approx(again.summary.pile, abs=1e-9)
+
+
+GROWTH = """\
+title = "logistic growth"
+[domain]
+t = [0, 5]
+[parameters]
+r = { unknown = [0.1, 10.0] }
+[[equation]]
+equation = "dt(u) = r*u*(1 - u)"
+nodes = 12
+[[data]]
+file = "growth.csv"
+value = "u"
+noise = 0.02
+[select]
+starts = 1
+[predict]
+grid = 11
+operators = ["u", "r*u*(1 - u)"]
+"""
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory):
+    """A selection for a nonlinear equation, stopped in the middle and resumed."""
+    place = tmp_path_factory.mktemp("grown")
+    t = np.linspace(0, 5, 15)
+    u = 1 / (1 + 9 * np.exp(-1.3 * t)) + 0.02 * np.random.default_rng(0).standard_normal(15)
+    pd.DataFrame({"t": t, "u": u}).to_csv(place / "growth.csv", index=False)
+    (place / "problem.toml").write_text(GROWTH)
+    problem = ps.load_problem(place / "problem.toml")
+    compute, count = descent.Objective._compute, itertools.count()
+
+    def stopped(self, *given):
+        if next(count) == 20:
+            raise KeyboardInterrupt
+        return compute(self, *given)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(descent.Objective, "_compute", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            ps.select(problem, place / "out", progress=False)
+    return ps.select(problem, place / "out", resume=True, progress=False)
+
+
+def test_a_nonlinear_equation_is_solved_and_its_parameter_inferred(grown):
+    assert abs(grown.values["r"] - 1.3) < 2.5 * grown.standard_errors["r"] < 0.3
+    assert grown.summary.warnings == []
+    assert grown.diagnosis.healthy, grown.diagnosis
+    kept = grown.summary.solution
+    assert (kept.status, kept.iterations) == (grown.solution.status, grown.solution.iterations)
+    assert kept.status == "converged"
+    assert kept.pile == pytest.approx(grown.summary.pile, abs=1e-5)
+    assert abs(kept.gap) < 1e-6
+    assert kept.second_order == pytest.approx(grown.solution.second_order)
+    again = ps.minimize(
+        grown.problem.model,
+        grown.problem.over["rbf"],
+        score="given_physics",
+        search=ps.SearchOptions(tolerance=1e-7, curvature=False),
+    )
+    assert again.pile.value == pytest.approx(grown.summary.pile, abs=1e-3)  # what was not interrupted
+
+
+def test_predictions_by_a_nonlinear_equation(grown):
+    table = grown.predict(None, ["u", "r*u*(1 - u)", "dt(u)", "u**2"])
+    t, u = table["t"].to_numpy(), table["u"].to_numpy()
+    truth = 1 / (1 + 9 * np.exp(-1.3 * t))
+    assert (np.abs(u - truth) < 3 * table["u_std"]).all()
+    assert (table["u_std"] < 0.05).all()
+    np.testing.assert_allclose(table["u**2"], u**2, rtol=1e-10)
+    np.testing.assert_allclose(table["u**2_std"], 2 * u * table["u_std"], rtol=0.05)  # both parts, to first order
+    np.testing.assert_allclose(table["r*u*(1 - u)"], table["dt(u)"], atol=0.02)  # the equation holds
+    np.testing.assert_allclose(table["r*u*(1 - u)"], grown.values["r"] * u * (1 - u), rtol=1e-10)
+    kept = pd.read_csv(grown.directory / "predictions.csv")
+    pd.testing.assert_frame_equal(kept, table[kept.columns], rtol=1e-8)
+    with pytest.raises(
+        ps.errors.InputError, match=r"'log\(u - 2\)' cannot be predicted: it is NaN or infinite at the point"
+    ):
+        grown.predict(None, ["log(u - 2)"])
+
+
+def test_what_is_said_of_a_nonlinear_equation(grown, capsys):
+    report = selection_report(grown)
+    (section,) = [each for each in report.sections if each.heading == "The nonlinear equations"]
+    assert f"converged after {grown.solution.iterations} linearisations" in section.paragraphs[0]
+    assert "nats: the smaller, the better" in section.paragraphs[1]
+    assert grown.summary.blocks[1].observed == "∂t u - r u (1 - u) = 0"
+    code, out, err = run(capsys, "score", grown.directory.parent / "problem.toml", "--json")
+    assert code == 0, err
+    expected = ps.compare(grown.problem.models, score="given_physics")
+    assert json.loads(out)["rbf"]["pile"] == pytest.approx(expected.loc["rbf", "pile"])
+    missed = {"status": "unsatisfied", "reason": "it is missed", "pile": 0.3, "second_order": None, "gap": 0.0}
+
+    def words(**changes):
+        solution = SolutionSummary(**missed | {"iterations": 5} | changes)
+        result = outcome(pile=0.3, values={"r": 1.0}, standard_errors={"r": 0.1})
+        return list(selection_warnings(grown.problem, result, solution))
+
+    assert words() == ["the nonlinear equations are not solved (unsatisfied): it is missed"]
+    assert "poorly determined" in "".join(words(status="converged"))
+    assert "several" in "".join(words(status="converged", pile=0.4))
+    assert "several" in "".join(words(status="converged", pile=None))
+
+
+def test_the_report_in_a_browser(browser, selected):
+    place, _ = selected
+    page = open_page(browser, place / "out" / "report.html", 1200)
+    measured = check_page(page)
+    assert measured["problems"] == []
+    assert measured["figures"] == ["solution", "readings"]
+    assert check_page(open_page(browser, place / "out" / "report.html", 390, phone=True))["problems"] == []
+    text = page.tab.inner_text("body")
+    report = selection_report(ps.load_selection(place / "out"))
+    assert [figure.name for figure in report.figures] == ["solution", "readings"]
+    for words in (
+        "decay",
+        "rate, inferred",
+        "The solution",
+        "Diagnosis",
+        "matern-2.5",
+        "(∂t + rate) u",
+        "rho of equation",
+    ):
+        assert words in text
+
+
+def test_deviations_hold_the_uncertainty_of_inferred_parameters(selected):
+    found = ps.load_selection(selected[0] / "out")
+    points = np.array([[0.5], [2.5]])
+    table = found.predict(points, ["u", "rate*u"])
+    draws = np.random.default_rng(0).normal(found.values["rate"], found.standard_errors["rate"], 300)
+    means = []
+    for rate in draws:  # the law of total variance, by simulation
+        post = ps.posterior(found.model.replace({"rate": rate}))
+        means.append([post.mean(points), rate * post.mean(points)])
+    variance = np.var(means, axis=0) + np.array([found.posterior.variance(points)] * 2) * [
+        [1],
+        [found.values["rate"] ** 2],
+    ]
+    np.testing.assert_allclose(table["u_std"], np.sqrt(variance[0]), rtol=0.1)
+    np.testing.assert_allclose(table["rate*u_std"], np.sqrt(variance[1]), rtol=0.1)
+
+
+def test_files_of_the_user_are_never_removed(tmp_path):
+    text = TEXT.replace("{ unknown = [0.1, 10.0] }", "0.7").replace("nodes = 10", "nodes = 10\nnoise = 0.01")
+    text = text[: text.index("[[kernel]]")] + '[[kernel]]\ntype = "rbf"\nbandwidth = 1.0\n[temperatures]\neta = 1.0\n'
+    path = problem_in(tmp_path / "proj" / "pilescore-problem", text)
+    with pytest.raises(ps.errors.InputError, match="cannot hold the problem itself"):
+        ps.select(ps.load_problem(path), tmp_path / "proj", overwrite=True)
+    assert path.read_text() == text
+    path = problem_in(tmp_path / "other", text)
+    ps.select(ps.load_problem(path), tmp_path / "out")
+    (tmp_path / "out" / "pilescore-problem" / "thesis.tex").write_text("mine")
+    (tmp_path / "out" / "figures").mkdir()
+    (tmp_path / "out" / "figures" / "readings.png").write_text("old")
+    ps.select(ps.load_problem(path), tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out" / "pilescore-problem" / "thesis.tex").read_text() == "mine"
+    assert not (tmp_path / "out" / "figures" / "readings.png").exists()
+    problem = ps.load_problem(path)
+    (tmp_path / "other" / "deep" / "decay.csv").write_text("t,u\n0,1\n")
+    with pytest.raises(ps.errors.InputError, match="have changed since they were loaded"):
+        ps.select(problem, tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"settings": {"file": 5}},
+        {"settings": {}},
+        {"kernels": []},
+        {"kernel": "nope"},
+        {"warnings": 5},
+        {"blocks": [5]},
+        {"diagnosis": None},
+        {"diagnosis": [{"name": "collapsed"}]},
+        {"kernels": 3},
+    ],
+)
+def test_a_damaged_directory_is_refused(selected, tmp_path, change):
+    shutil.copytree(selected[0] / "out", tmp_path / "out")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    (tmp_path / "out" / "summary.json").write_text(json.dumps(summary | change))
+    with pytest.raises(ps.errors.InputError):
+        ps.load_selection(tmp_path / "out")
+
+
+def test_a_summary_cannot_lead_elsewhere(selected, tmp_path, capsys):
+    shutil.copytree(selected[0] / "out", tmp_path / "out")
+    (tmp_path / "precious").write_text("mine")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    summary["settings"]["file"] = "../../precious"
+    (tmp_path / "out" / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(ps.errors.InputError, match="the name of a file"):
+        ps.load_selection(tmp_path / "out")
+    summary |= {"files": ["../precious", "/etc/hostname", 7, "a\0b"], "figures": ["../../precious", {}]}
+    (tmp_path / "out" / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(ps.errors.InputError, match="damaged"):
+        ps.load_selection(tmp_path / "out")
+    code, *_ = run(capsys, "select", selected[0] / "problem" / "problem.toml", "--out", tmp_path / "out")
+    assert code == 2
+    folder = Folder(tmp_path / "out", {"a": 1}, overwrite=True)
+    with folder.entered():
+        assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_a_short_solution_is_found_and_lonely_starts_are_said(tmp_path):
+    text = """\
+[domain]
+x = [0, 1]
+[[equation]]
+equation = "dxx(u) = -(12*pi)**2*sin(12*pi*x)"
+nodes = 70
+[[condition]]
+type = "dirichlet"
+face = "all"
+value = 0
+[select]
+starts = 2
+"""
+    (tmp_path / "problem.toml").write_text(text)
+    found = ps.select(ps.load_problem(tmp_path / "problem.toml"), tmp_path / "out", progress=False)
+    x = np.linspace(0, 1, 41)
+    np.testing.assert_allclose(found.predict(x)["u"], np.sin(12 * np.pi * x), atol=0.01)
+
+
+def outcome(pile=0.0, ends=(0.0, 0.001), **changes):
+    """The stored result of a search with 100 observations and descents that end at these scores."""
+    row = {"pile": pile, "fit": 1.0, "complexity": 0.0, "size": 100, "fitted": 1, "warnings": "", "energy": 0.0}
+    descents = [DescentSummary(start={}, end={}, pile=end, status="converged", reason="") for end in ends]
+    given = {"values": {"rate": 0.7}, "standard_errors": {"rate": 0.1}, "status": "converged"} | changes
+    return KernelResult(name="rbf", row=KernelScore(**row), descents=descents, **given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ""),
+        ({"at_bounds": {"rate": "upper"}}, "rate is at its upper bound: the data favour a value beyond it"),
+        ({"standard_errors": {"rate": float("nan")}}, "rate has no standard error"),
+        ({"status": "stalled", "reason": "no step lowers PILE"}, "not converged: no step lowers PILE"),
+        ({"at_bounds": {"physics.0.rho": "upper"}}, ""),  # the diagnosis says it
+        ({"ends": (0.0, 1.0)}, "only one of 2 starts reached this score; the others are 50 nats"),
+        ({"ends": (0.0, 0.0, 1.0)}, ""),
+    ],
+)
+def test_what_is_worth_a_caution(selected, changes, words):
+    problem = ps.load_problem(selected[0] / "problem" / "problem.toml")
+    said = list(selection_warnings(problem, outcome(**changes)))
+    assert len(said) == bool(words)
+    assert words in "".join(said)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [(0.30631, 0.0082, "0.3063 ± 0.0082"), (-12.0, 3.1, "−12.0 ± 3.1"), (120.0, 31.0, "120 ± 31"), (2.5, None, "2.5"),
+     (1.2e-6, 1e-5, "1.20·10⁻⁶ ± 1.00·10⁻⁵"), (0.5, float("nan"), "0.5")],
+)  # fmt: skip
+def test_numbers_with_errors(value, error, text):
+    assert with_error(value, error) == text
+
+
+def run(capsys, *arguments):
+    code = cli.main(list(map(str, arguments)))
+    return code, *capsys.readouterr()
+
+
+def test_new_check_and_score(tmp_path, capsys):
+    code, out, err = run(capsys, "new", tmp_path / "rod")
+    assert code == 0, err
+    code, out, err = run(capsys, "check", tmp_path / "rod" / "problem.toml")
+    assert code == 0, err
+    for words in (
+        "equation: (∂t - diffusivity ∂x²) u = 0, 144 nodes",
+        "choose rho of equation",
+        "N = 228",
+        "of memory",
+        "choose diffusivity in [0.01, 3]",
+    ):
+        assert words in out
+    code, out, err = run(capsys, "score", tmp_path / "rod" / "problem.toml", "--json")
+    table = json.loads(out)
+    problem = ps.load_problem(tmp_path / "rod" / "problem.toml")
+    assert table["rbf"]["pile"] == pytest.approx(ps.pile(problem.model, score="given_physics").value)
+    code, out, err = run(capsys, "new", tmp_path / "rod")
+    assert code == 2
+    assert "does not exist yet" in err
+
+
+def test_mistakes_are_printed_one_a_line(tmp_path, capsys):
+    path = problem_in(tmp_path, TEXT.replace("nodes = 10", "node = 10").replace("dt(u)", "dtt(v)"))
+    code, out, err = run(capsys, "select", path, "--out", tmp_path / "out")
+    assert code == 2
+    assert out == ""
+    lines = err.splitlines()
+    assert lines[0] == "pilescore: error: 2 mistakes; nothing was done"
+    assert [line.split(":")[1] for line in lines[1:]] == ["7", "8"]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["check", "no.toml"], "no such file"),
+        (["select", "no.toml"], "Missing option '--out'"),
+        (["predict", "nowhere", "--out", "p.csv"], "finished selection"),
+        (["predict", "nowhere", "--out", "p.txt"], "ends in .csv"),
+        (["report", "nowhere"], "finished selection"),
+    ],
+)
+def test_commands_refuse_what_is_not_there(tmp_path, capsys, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert words in err
+    assert os.listdir(tmp_path) == []
+
+
+def test_report_and_predict_again(selected, tmp_path, capsys):
+    place, _ = selected
+    (place / "out" / "report.html").rename(place / "report-before.html")
+    code, _, err = run(capsys, "report", place / "out")
+    assert code == 0, err
+    assert (place / "out" / "report.html").stat().st_size > 1e6
+    code, _, err = run(capsys, "predict", place / "out", "--out", tmp_path / "p.csv")
+    assert code == 0, err
+    assert (tmp_path / "p.csv").read_bytes() == (place / "out" / "predictions.csv").read_bytes()
+    code, _, err = run(capsys, "predict", place / "out", "--out", tmp_path / "p.csv")
+    assert code == 2
+    assert "--overwrite" in err
+    code, _, err = run(capsys, "predict", place / "out", "--out", tmp_path / "q.csv", "--operator", "dx(u)")
+    assert code == 2
+    assert "dx" in err
+    assert not (tmp_path / "q.csv").exists()

@@ -1,0 +1,179 @@
+"""Tables of candidates, and searches over kernels and equations: ranks, differences, warnings, failures."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pilescore as ps
+from pilescore.search import candidates, objective
+from pilescore.search import choice as choosing
+
+from ..models import refused
+
+SQUARE = ps.Box(x=(-1, 1), y=(-1, 1))
+LAPLACIAN = ps.laplacian(SQUARE)
+X = np.random.default_rng(1).uniform(-1, 1, (16, 2))
+OVER = {"gamma": (1e-4, 1.0), "eta": (1e-2, 1e3)}
+
+
+def bump(p, factor=1.0):
+    return factor * jnp.sin(jnp.pi * p[..., 0]) * jnp.sin(jnp.pi * p[..., 1])
+
+
+def equation(operator=LAPLACIAN, nodes=4):
+    return ps.impose(operator, lambda p: bump(p, -2 * jnp.pi**2), on=SQUARE.interior(ps.GaussLegendre(nodes)))
+
+
+def poisson(kernel, physics=None, shift=0.0):
+    y = np.asarray(bump(X)) + 0.05 * np.random.default_rng(2).standard_normal(16) + shift
+    return ps.Model(kernel, ps.observe(ps.identity, y, at=X), physics or equation(), gamma=0.005, rho=0.01)
+
+
+GOOD = poisson(ps.RBF(0.6))
+BAD = GOOD.replace({"kernel.bandwidth": 50.0, "gamma": 1e-18, "rho": 1e-18})
+
+
+def test_compare_ranks_by_evidence():
+    models = {f"{b}": poisson(ps.RBF(b)) for b in (0.2, 0.8, 0.4)}
+    scores = {name: ps.pile(model) for name, model in models.items()} | {"pile": ps.pile(models["0.4"])}
+    best = ps.minimize(GOOD, {"kernel.bandwidth": (0.1, 2.0)})
+    table = ps.compare({**models, "pile": scores["pile"], "best": best})
+    nats = {name: score.free_energy - best.pile.free_energy for name, score in scores.items()} | {"best": 0.0}
+    assert list(table.index) == sorted(nats, key=nats.get) == ["best", "0.4", "pile", "0.2", "0.8"]
+    assert table["rank"].tolist() == [1, 2, 3, 4, 5]
+    assert table["nats"].to_dict() == pytest.approx(nats, abs=1e-9)
+    assert table["difference"].to_numpy() * 32 / 2 == pytest.approx(table["nats"].to_numpy(), abs=1e-9)
+    assert (table["nats"] - table["penalised"]).tolist() == pytest.approx([0.0] + [0.5 * np.log(32)] * 4)
+    for column, part in (("pile", "value"), ("fit", "fit"), ("complexity", "complexity"), ("size", "size")):
+        assert table[column]["0.2"] == pytest.approx(getattr(scores["0.2"], part), rel=1e-12)
+    profiled = ps.minimize(GOOD, {"gamma": (1e-4, 1.0)}, score="profiled", search=ps.SearchOptions(curvature=False))
+    near = ps.compare({"best": best, "near": best.model, "profiled": profiled})["fitted"]
+    assert near.to_dict() == {"near": 0, "best": 1, "profiled": 2}
+    assert near.index.tolist().index("near") < near.index.tolist().index("best")  # as good, and nothing was fitted
+
+
+def test_compare_warns_beside_each_number():
+    halves = [ps.observe(ps.identity, GOOD.data[0].values[part], at=X[part]) for part in (slice(9), slice(9, 16))]
+    other = [poisson(GOOD.kernel, equation(nodes=5)), poisson(GOOD.kernel, equation(0.5 * LAPLACIAN))]
+    expected = {
+        "failed: the covariance of 32 observations is not positive definite": BAD,
+        "rounding leaves it uncertain by": GOOD.replace({"kernel.bandwidth": 2.0, "gamma": 1e-9, "rho": 1e-9}),
+        "other observations than 'good'": poisson(GOOD.kernel, shift=0.1),
+        "another number of observations than 'good'": other[0],
+        "other operators than 'good': compare with score='given_physics'": other[1],
+        "out of evaluations: 1": ps.minimize(GOOD, OVER, search=ps.SearchOptions(max_evaluations=1, curvature=False)),
+        "gamma is at its lower bound": ps.minimize(GOOD, {"gamma": (0.0045, 1.0)}),
+        "flat direction(s)": ps.minimize(poisson(2.0 * ps.RBF(0.6)), {"kernel.variance": (0.1, 9), "eta": (0.1, 9)}),
+        "residuals are larger than the noise of the model": GOOD.replace({"eta": 1e-3}),
+        "": ps.Model(GOOD.kernel, halves, GOOD.physics, gamma=0.005, rho=0.01),
+    }
+    table = ps.compare({"good": GOOD, **expected})
+    assert all(text in table["warnings"][text] for text in expected)
+    assert table["warnings"][["good", ""]].tolist() == ["", ""]
+    assert table.index[-1] == next(iter(expected))
+    assert table["rank"].isna().tolist() == table["pile"].isna().tolist() == [False] * 10 + [True]
+    assert [str(table[column].dtype) for column in ("rank", "size", "nats")] == ["Int64", "Int64", "float64"]
+    given = ps.compare({"good": GOOD, "nodes": other[0], "operator": other[1]}, score="given_physics")
+    assert given["size"].tolist() == [16] * 3
+    assert not given["warnings"].str.contains("other").any()  # the data are the same
+    assert ps.compare({"failed": BAD})["rank"].isna().all()
+
+
+def test_compare_data_free():
+    line = ps.Box(x=(0, 1))
+    block = ps.impose(ps.partials(line)[0], 0.0, on=line.interior(ps.GaussLegendre(12)))
+    scores = {
+        name: ps.data_free_pile(ps.Model(ps.RBF(b), physics=block)) for name, b in (("a", 0.5), ("b", 2.0), ("c", 0.02))
+    }
+    table = ps.compare({**scores, "d": ps.data_free_pile(ps.Model(ps.RBF(0.5), physics=block, rho=2.0))})
+    assert list(table.index) == ["b", "d", "a", "c"]
+    assert list(table["nats"]) == pytest.approx([(value - scores["b"].value) / 2 for value in table["value"]])
+    assert table["status"].tolist() == ["resolved"] * 3 + ["unresolved"]
+    assert table["warnings"]["c"] == scores["c"].determinant.reason != ""
+    assert table["warnings"]["d"] == "other temperatures than 'a'"
+    with refused("candidates", "data-free scores only"):
+        ps.compare({"a": scores["a"], "b": GOOD})
+
+
+@pytest.mark.slow
+def test_search_kernels():
+    kernels = [ps.RBF, ps.Matern(2.5), ps.Matern(3.5), ps.Matern(1.5), ps.kernels.RationalQuadratic, ps.AnisotropicRBF]
+    kernels += [ps.kernels.FullCovarianceRBF, ps.kernels.Periodic().on(0) * ps.RBF().on(1), ps.RBF(0.3)]
+    found = ps.choose(GOOD, kernels=kernels, over=OVER, search=ps.SearchOptions(max_evaluations=80, curvature=False))
+    value = {name: each.pile.value for name, each in found.minima.items()}
+    names = {"RBF", "Matern(2.5)", "Matern(3.5)", "RationalQuadratic", "AnisotropicRBF", "FullCovarianceRBF"}
+    assert value.keys() == {*names, "Periodic × RBF", "RBF (2)"}
+    charged = {n: 16 * v + 0.5 * np.log(32) * len(found.minima[n].values) for n, v in value.items()}
+    assert list(found.table.index) == [*sorted(charged, key=charged.get), "Matern(1.5)"]
+    assert "derivatives of order 2" in found.table["warnings"]["Matern(1.5)"]
+    assert float(found.best) == found.table["pile"].iloc[0] == value[found.best_name]
+    assert value["RBF"] + 1e-6 > value["FullCovarianceRBF"] == pytest.approx(value["AnisotropicRBF"], abs=1e-4)
+    assert value["RBF"] == pytest.approx(value["RBF (2)"], abs=1e-6)
+    assert value["RBF"] == pytest.approx(float(ps.minimize(GOOD, {"kernel.bandwidth": (0.1, 9), **OVER})), abs=1e-6)
+    assert repr(found).startswith(f"Choice(best={found.best_name!r}\n")
+    narrow = ps.choose(GOOD, kernels={"mine": ps.RBF}, over={"kernel.bandwidth": (0.1, 0.2)})
+    assert narrow.minima["mine"].at_bounds == {"kernel.bandwidth": "upper"}
+    one = ps.choose(GOOD, kernels=[ps.RBF([0.5, 0.5])], over={"kernel.bandwidth[1]": (0.1, 2.0)})
+    assert list(one.best.values) == ["kernel.bandwidth[1]"]
+
+
+@pytest.mark.slow
+def test_search_equations():
+    (dx, dy), k, model = ps.partials(SQUARE), ps.parameter("k", 1.0), poisson(ps.Matern(2.5, 0.8))
+    equations = {"wave": equation(dx**2 - k * dy**2), "Poisson": equation(dx**2 + k * dy**2, nodes=5)}
+    rough = {"rough": equation(LAPLACIAN**2)}
+    found = ps.choose(model, {"k": (0.1, 10.0)}, equations=equations | rough, search=ps.SearchOptions(curvature=False))
+    assert list(found.table.index) == ["Poisson", "wave", "rough"]
+    assert (found.table["rank"].tolist()[:2], found.table["size"].tolist()[:2]) == ([1, 2], [16, 16])
+    assert "other" not in found.table["warnings"]["wave"]  # the data are the same
+    assert float(found.best) == ps.pile(found.best.model, score="given_physics").value
+    assert "derivatives of order 4" in found.failures["rough"]
+    with refused("the kernel suits none", "rough", error=ps.errors.SmoothnessError):
+        ps.choose(model, OVER, equations=rough)
+
+
+def test_a_failed_candidate_and_ctrl_c_keep_the_others(monkeypatch):
+    def interrupted(model, *args, real=choosing.minimize, **options):
+        if model is BAD:
+            raise KeyboardInterrupt
+        return real(model, *args, **options)
+
+    over = {"eta": (0.1, 10.0)}
+    found = ps.choose({"bad": BAD, "good": GOOD}, over)
+    assert list(found.table.index) == ["good", "bad"]
+    assert "not positive definite" in found.failures["bad"]
+    monkeypatch.setattr(choosing, "minimize", interrupted)
+    found = ps.choose({"good": GOOD, "bad": BAD, "next": GOOD}, over)
+    assert (found.best_name, found.failures) == ("good", {"bad": "interrupted", "next": "interrupted"})
+    with pytest.raises(KeyboardInterrupt):
+        ps.choose({"bad": BAD, "good": GOOD}, over)
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_bad_input_is_refused_before_anything_is_scored(monkeypatch):
+    monkeypatch.setattr(objective, "systems_of", None)
+    monkeypatch.setattr(candidates, "systems_of", None)
+    pair, wide = {"a": GOOD, "b": ps.Model(ps.RBF(), GOOD.data)}, {"eta": (0.1, 9)}
+    kernels = {"a list of kernels": ps.RBF, "at least one": [], "such as ps.RBF; got 'RBF'": ["RBF"]}
+    kernels |= {
+        "Polynomial has no default": [ps.kernels.Polynomial],
+        "none fits the model. Matern(0.5)": [ps.Matern(0.5)],
+    }
+    cases = {text: lambda bad=bad: ps.choose(GOOD, kernels=bad) for text, bad in kernels.items()} | {
+        "candidates['b']: ": lambda: ps.compare({"a": GOOD, "b": 3.0}),
+        "score: expected 'joint' unless the model has both": lambda: ps.compare(pair, score="given_physics"),
+        "of at least one hyperparameter of 'b'": lambda: ps.choose(pair, {"rho": (1e-3, 1.0)}),
+        "candidate 'b': starts: gamma = 1 is outside": lambda: ps.choose(pair, {"gamma": (1e-3, 0.1)}),
+        "Did you mean 'gamma'": lambda: ps.choose(pair, {"gama": (1, 2)}),
+        "search: expected a ps.SearchOptions": lambda: ps.choose(pair, wide, search={"tolerance": 1e-3}),
+        "run: expected a ps.RunOptions": lambda: ps.choose(pair, wide, run="run.nc"),
+        "score: expected 'joint'": lambda: ps.choose(pair, wide, score="given_phyics"),
+        "kernels, equations: expected one": lambda: ps.choose(
+            GOOD, OVER, kernels=[ps.RBF], equations={"a": equation()}
+        ),
+        "candidate 'RBF': starts: gamma = 0.005": lambda: ps.choose(GOOD, {"gamma": (1, 2)}, kernels=[ps.RBF]),
+        "made by ps.impose": lambda: ps.choose(GOOD, OVER, equations={"a": 3.0}),
+    }
+    for text, call in cases.items():
+        with refused(text):
+            call()
