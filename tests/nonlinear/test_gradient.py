@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import pilescore as ps
 from pilescore.inference import Pile, WarmStart, systems_of
-from pilescore.search import descent
+from pilescore.search import objective
 
 from ..models import DX as D
 from ..models import STRIP, TIGHT
@@ -359,7 +359,7 @@ def test_a_coefficient_of_a_nonlinear_equation() -> None:
 def counted(monkeypatch: pytest.MonkeyPatch, stop: int | None = None) -> list[int]:
     """Count the scores that a search computes; after `stop` of them interrupt it."""
     calls: list[int] = []
-    original = vars(descent)["systems_of"]
+    original = vars(objective)["systems_of"]
 
     def solve(*arguments: Any, **options: Any) -> Any:
         if len(calls) == stop:
@@ -367,7 +367,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, stop: int | None = None) -> list[in
         calls.append(1)
         return original(*arguments, **options)
 
-    monkeypatch.setattr(descent, "systems_of", solve)
+    monkeypatch.setattr(objective, "systems_of", solve)
     return calls
 
 

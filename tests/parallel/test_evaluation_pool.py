@@ -18,6 +18,7 @@ from click.testing import CliRunner
 import pilescore as ps
 from pilescore import problems
 from pilescore.cli import commands, main
+from pilescore.parallel import cluster as clusters
 from pilescore.parallel import evaluation_pool as pools
 from pilescore.parallel.evaluation_pool import EvaluationPool, WorkersLostError, batched, connect, evaluations_per_task
 from pilescore.problems import kernel_search
@@ -251,6 +252,12 @@ def test_clients_that_cannot_work_are_refused(as_a_user):
             sweep(closure(), {"gamma": [0.1]}, run=ps.RunOptions(client=empty))
         with pytest.raises(ps.errors.InputError, match=r"client: .*worker"):
             minimize(closure(), OVER, run=ps.RunOptions(client=empty))
+
+
+def test_workers_are_counted_by_the_scheduler(client, monkeypatch):
+    """The client's own copy of the scheduler's state is refreshed without workers every two seconds."""
+    monkeypatch.setattr(type(client), "scheduler_info", lambda self, **options: {"workers": {}})
+    assert clusters.checked_client(client) is client
 
 
 def test_what_cannot_be_sent_is_named(client):

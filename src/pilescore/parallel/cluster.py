@@ -376,4 +376,6 @@ class TaskGraph:
 
 
 def _workers(client: Any) -> dict[str, Any]:
-    return dict(client.scheduler_info(n_workers=-1)["workers"])
+    # Not client.scheduler_info(): that returns a shared attribute which the client also refreshes in the background,
+    # without workers, so now and then a cluster seems to have none.
+    return dict(client.sync(client.scheduler.identity, n_workers=-1)["workers"])

@@ -190,7 +190,7 @@ class Descent:
             self.status, self.reason = "converged", f"the last step lowered PILE by less than {objective.tolerance:.1e}"
 
     def _fail(self, failure: PilescoreError) -> None:
-        """DatasetFile that the start cannot be scored, with the explanation that trial points go without."""
+        """Record that the start cannot be scored. The error is explained in full, unlike those of trial points."""
         space = self.objective.space
         values = space.decode(self.start)
         self.failure = failure
