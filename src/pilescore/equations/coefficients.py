@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import equinox as eqx
@@ -10,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..errors import InputError, call
+from ..errors import InputError, as_array, call, require
 
 MultiIndex: TypeAlias = tuple[int, ...]
 """Orders of differentiation, one for each coordinate: `(2, 0)` is ∂²/∂x² in two dimensions."""
@@ -44,6 +46,13 @@ class Parameter(eqx.Module):
         return self.name
 
 
+def as_parameter(name: str, value: Any) -> Parameter:
+    """Return a parameter after checking that its value is a single number."""
+    number = as_array(value, f"parameter {name!r}")
+    require(number.ndim == 0, f"parameter {name!r}", value, "a single number")
+    return Parameter(name, jnp.asarray(number))
+
+
 class CoefficientFunction(eqx.Module):
     """A known function of the coordinates inside an operator, or one of its partial derivatives."""
 
@@ -67,6 +76,26 @@ class CoefficientFunction(eqx.Module):
 
 Atom: TypeAlias = Parameter | CoefficientFunction
 """An indivisible factor of a coefficient."""
+
+
+def raised(alpha: MultiIndex, axis: int, by: int = 1) -> MultiIndex:
+    """Return `α + by·e_axis`."""
+    return (*alpha[:axis], alpha[axis] + by, *alpha[axis + 1 :])
+
+
+def leibniz_terms(alpha: MultiIndex) -> Iterator[tuple[MultiIndex, MultiIndex, int]]:
+    """Yield `γ`, `α − γ` and `C(α, γ)` for all `γ ≤ α`, as in `∂^α (f g) = Σ_γ C(α, γ) ∂^γ f ∂^{α−γ} g`."""
+    for gamma in itertools.product(*(range(order + 1) for order in alpha)):
+        rest = tuple(a - c for a, c in zip(alpha, gamma, strict=True))
+        yield gamma, rest, math.prod(map(math.comb, alpha, gamma))
+
+
+def multiply_powers(first: tuple[tuple[Any, int], ...], second: tuple[tuple[Any, int], ...]) -> Any:
+    """Return the product of two products of powers, sorted and without zero powers."""
+    powers = dict(first)
+    for symbol, power in second:
+        powers[symbol] = powers.get(symbol, 0) + power
+    return tuple(sorted((symbol, power) for symbol, power in powers.items() if power))
 
 
 def partial_derivative(function: Callable[[Array], Any], alpha: MultiIndex) -> Callable[[Array], Any]:
@@ -95,6 +124,12 @@ def power_text(symbol: str, power: int) -> str:
 def derivative_text(alpha: MultiIndex, names: tuple[str, ...]) -> str:
     """Return a partial derivative as text, such as `∂t∂x²`."""
     return "".join(power_text(f"∂{name}", order) for name, order in zip(names, alpha, strict=False) if order)
+
+
+def sum_text(terms: Iterable[tuple[float, str]]) -> str:
+    """Return a sum as text; each term is given by its factor, which has the sign, and its text without a sign."""
+    text = "".join(f" - {term}" if factor < 0 else f" + {term}" for factor, term in terms)
+    return text[3:] if text.startswith(" + ") else f"-{text[3:]}" if text else "0"
 
 
 def number_text(value: float) -> str:

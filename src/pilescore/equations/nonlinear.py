@@ -13,8 +13,8 @@ import numpy as np
 from jax.extend.core import Literal
 from jaxtyping import Array, Float
 
-from ..errors import InputError, as_array, call, check_coordinates, require
-from .coefficients import MultiIndex, Parameter
+from ..errors import InputError, call, check_coordinates, require
+from .coefficients import MultiIndex, Parameter, as_parameter
 from .operators import RESERVED, Operator
 
 SIGNATURE = "a function of the point, one number for each operator in `of`, and the parameters by name"
@@ -105,9 +105,7 @@ class Nonlinear(eqx.Module):
         for key, value in (parameters or {}).items():
             good = isinstance(key, str) and key.isidentifier() and key not in RESERVED
             require(good, "parameters", key, "a name such as 'nu'")
-            number = as_array(value, f"parameter {key!r}")
-            require(number.ndim == 0, f"parameter {key!r}", value, "a single number")
-            atoms.append(Parameter(key, jnp.asarray(number)))
+            atoms.append(as_parameter(key, value))
         require(name is None or isinstance(name, str), "name", name, "a string")
         self.function = function
         self.of = tuple(operators)

@@ -8,7 +8,6 @@ operator of order zero (it multiplies), hence `*` always means composition.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -26,10 +25,15 @@ from .coefficients import (
     Monomial,
     MultiIndex,
     Parameter,
+    as_parameter,
     derivative_text,
+    leibniz_terms,
+    multiply_powers,
     number_text,
     partial_derivative,
     power_text,
+    raised,
+    sum_text,
 )
 
 RESERVED = ("kernel", "data", "physics")
@@ -164,14 +168,12 @@ class Operator(eqx.Module):
             outer = build.translated(self, left)
             for beta, right in second.terms:
                 inner = build.translated(second, right)
-                outer_order, inner_order = _padded(alpha, d), _padded(beta, d)
                 # ∂^α (c ∂^β f) = Σ_{γ ≤ α} C(α, γ) (∂^γ c) ∂^{β + α − γ} f
-                for gamma in itertools.product(*(range(a + 1) for a in outer_order)):
+                for gamma, rest, count in leibniz_terms(_padded(alpha, d)):
                     differentiated = build.derivative(inner, gamma)
                     if differentiated:
-                        count = math.prod(math.comb(a, c) for a, c in zip(outer_order, gamma, strict=True))
-                        index = tuple(b + a - c for a, b, c in zip(outer_order, inner_order, gamma, strict=True))
-                        build.add(index, _multiply(_scale(outer, count), differentiated))
+                        index = tuple(a + b for a, b in zip(rest, _padded(beta, d), strict=True))
+                        build.add(index, _multiply(_multiply((((), float(count)),), outer), differentiated))
         return build.finish()
 
     def __radd__(self, other: Any) -> Operator:
@@ -215,16 +217,14 @@ class Operator(eqx.Module):
         return result
 
     def __repr__(self) -> str:
-        pieces: list[str] = []
+        terms: list[tuple[float, str]] = []
         for alpha, coefficient in self.terms:
             symbol = derivative_text(alpha, self.names) or "Id"
             for monomial, factor in coefficient:
                 names = [power_text(str(self.atoms[i]), power) for i, power in monomial]
                 size = [] if abs(factor) == 1 else [number_text(abs(factor))]
-                text = " ".join([*size, *names, symbol])
-                sign = ("-" if factor < 0 else "") if not pieces else (" - " if factor < 0 else " + ")
-                pieces.append(sign + text)
-        return "".join(pieces) or "0"
+                terms.append((factor, " ".join([*size, *names, symbol])))
+        return sum_text(terms)
 
     __str__ = __repr__
 
@@ -283,10 +283,7 @@ def parameter(name: str, value: Any) -> Operator:
     ∂t + beta ∂x
     """
     require(isinstance(name, str) and name.isidentifier(), "name", name, "a name such as 'beta'")
-    number = as_array(value, f"parameter {name!r}")
-    require(number.ndim == 0, f"parameter {name!r}", value, "a single number")
-    atom = Parameter(name, jnp.asarray(number))
-    return Operator((), (((), ((((0, 1),), 1.0),)),), (atom,))
+    return _multiplication(as_parameter(name, value))
 
 
 def coefficient(function: Callable[[Array], Any], name: str = "c") -> Operator:
@@ -309,7 +306,11 @@ def coefficient(function: Callable[[Array], Any], name: str = "c") -> Operator:
     require(_is_function(function), "function", function, "a function of one point")
     good = isinstance(name, str) and name.isidentifier() and name not in RESERVED
     require(good, "name", name, f"a name such as 'a' (not {' or '.join(map(repr, RESERVED))})")
-    return Operator((), (((), ((((0, 1),), 1.0),)),), (CoefficientFunction(name, (), (), function),))
+    return _multiplication(CoefficientFunction(name, (), (), function))
+
+
+def _multiplication(atom: Atom) -> Operator:
+    return Operator((), (((), ((((0, 1),), 1.0),)),), (atom,))
 
 
 class _Builder:
@@ -358,12 +359,9 @@ class _Builder:
                         atom = self.atoms[i]
                         if isinstance(atom, Parameter):
                             continue
-                        raised = tuple(o + (a == axis) for a, o in enumerate(atom.order))
-                        j = self.index(CoefficientFunction(atom.name, atom.names, raised, atom.function))
-                        powers = dict(monomial)
-                        powers[i] -= 1
-                        powers[j] = powers.get(j, 0) + 1
-                        key = tuple(sorted((k, p) for k, p in powers.items() if p))
+                        order_above = raised(atom.order, axis)
+                        j = self.index(CoefficientFunction(atom.name, atom.names, order_above, atom.function))
+                        key = multiply_powers(monomial, ((i, -1), (j, 1)))
                         result[key] = result.get(key, 0.0) + factor * power
                 coefficient = tuple(result.items())
         return coefficient
@@ -416,16 +414,9 @@ def _reciprocal(operator: Operator) -> Operator:
 def _multiply(first: Coefficient, second: Coefficient) -> Coefficient:
     result: dict[Monomial, float] = {}
     for (mono, factor), (other, times) in itertools.product(first, second):
-        powers = dict(mono)
-        for i, p in other:
-            powers[i] = powers.get(i, 0) + p
-        key = tuple(sorted((i, p) for i, p in powers.items() if p))
+        key = multiply_powers(mono, other)
         result[key] = result.get(key, 0.0) + factor * times
     return tuple(result.items())
-
-
-def _scale(coefficient: Coefficient, by: int) -> Coefficient:
-    return tuple((monomial, factor * by) for monomial, factor in coefficient)
 
 
 def _padded(alpha: MultiIndex, dimension: int) -> MultiIndex:

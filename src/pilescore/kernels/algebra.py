@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..equations import MultiIndex, partial_derivative
+from ..equations import MultiIndex, leibniz_terms, partial_derivative, raised
 from ..errors import as_array, require
 from .base import (
     Hyperparameter,
@@ -23,8 +23,8 @@ from .base import (
     Positive,
     Scalar,
     hyperparameter,
-    raised,
     real,
+    require_coordinates,
     total,
     vanishes,
 )
@@ -82,13 +82,13 @@ class Product(Kernel):
             if part == len(self.parts) - 1:
                 return single(part, a, b)
             terms = []
-            for a1, b1 in itertools.product(_below(a), _below(b)):
+            for (a1, a2, m), (b1, b2, n) in itertools.product(leibniz_terms(a), leibniz_terms(b)):
                 first = single(part, a1, b1)
                 if vanishes(first):
                     continue
-                rest = from_part(part + 1, _minus(a, a1), _minus(b, b1))
+                rest = from_part(part + 1, a2, b2)
                 if not vanishes(rest):
-                    terms.append(_choose(a, a1) * _choose(b, b1) * first * rest)
+                    terms.append(m * n * first * rest)
             return total(terms)
 
         return from_part(0, alpha, beta)
@@ -167,9 +167,9 @@ class On(Kernel):
 
     def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Require that the points have these coordinates."""
-        found = f"points with {points.shape[1]} coordinates"
-        expected = f"points with at least {max(self.axes) + 1} coordinates"
-        require(max(self.axes) < points.shape[1], f"kernel on axes {self.axes}", found, expected)
+        last = max(self.axes)
+        expected = f"points with at least {last + 1} coordinates"
+        require_coordinates(f"kernel on axes {self.axes}", points, last < points.shape[1], expected)
         self.kernel.check_points(points[:, self.axes])
 
 
@@ -215,8 +215,8 @@ class LinearMap(Kernel):
     def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Require one coordinate for each column of the matrix."""
         columns = self.matrix.shape[1]
-        found = f"points with {points.shape[1]} coordinates"
-        require(columns == points.shape[1], "LinearMap matrix", found, f"{columns}, one for each column of the matrix")
+        expected = f"{columns}, one for each column of the matrix"
+        require_coordinates("LinearMap matrix", points, points.shape[1] == columns, expected)
         self.kernel.check_points(points @ np.asarray(self.matrix).T)
 
 
@@ -348,15 +348,3 @@ def _flatten(kind: type[Any], parts: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     for part in parts:
         flat.extend(part.parts if isinstance(part, kind) else (part,))
     return tuple(flat)
-
-
-def _below(alpha: MultiIndex) -> itertools.product[MultiIndex]:
-    return itertools.product(*(range(a + 1) for a in alpha))
-
-
-def _minus(alpha: MultiIndex, beta: MultiIndex) -> MultiIndex:
-    return tuple(a - b for a, b in zip(alpha, beta, strict=True))
-
-
-def _choose(alpha: MultiIndex, beta: MultiIndex) -> int:
-    return math.prod(math.comb(a, b) for a, b in zip(alpha, beta, strict=True))

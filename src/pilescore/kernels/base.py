@@ -143,11 +143,6 @@ def differentiate(
     return partial_derivative(of_second, beta)(second)
 
 
-def raised(alpha: MultiIndex, axis: int, by: int = 1) -> MultiIndex:
-    """Return `α + by·e_axis`."""
-    return (*alpha[:axis], alpha[axis] + by, *alpha[axis + 1 :])
-
-
 def require_supported(kernel: Kernel, alpha: MultiIndex, beta: MultiIndex) -> None:
     """Raise a `SmoothnessError` unless the kernel has the derivatives `∂^α` and `∂^β`."""
     for index in (alpha, beta):
@@ -156,6 +151,11 @@ def require_supported(kernel: Kernel, alpha: MultiIndex, beta: MultiIndex) -> No
                 f"{kernel!r} was asked for a derivative of order {sum(index)} on one side; it supports at most "
                 f"order {kernel.smoothness}"
             )
+
+
+def require_coordinates(what: str, points: Float[np.ndarray, "n d"], good: bool, expected: str) -> None:
+    """Raise an `InputError` that states the number of coordinates of the points, unless they are good."""
+    require(good, what, f"points with {points.shape[1]} coordinates", expected)
 
 
 def vanishes(value: Scalar) -> bool:

@@ -21,6 +21,7 @@ from .base import (
     Scalar,
     differentiate,
     hyperparameter,
+    require_coordinates,
     require_supported,
     total,
 )
@@ -150,9 +151,8 @@ class Wiener(Kernel):
 
     def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Require one dimension and no negative points."""
-        name, dimension = type(self).__name__, points.shape[1]
-        found = f"points with {dimension} coordinates"
-        require(dimension == 1, name, found, "1 coordinate (use .on(axis) to pick one)")
+        name = type(self).__name__
+        require_coordinates(name, points, points.shape[1] == 1, "1 coordinate (use .on(axis) to pick one)")
         least = float(points.min(initial=0.0))
         require(least >= 0, name, f"a point at {least:g}", "points at or after 0, where the process starts")
 

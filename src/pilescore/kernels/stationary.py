@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..equations import MultiIndex
+from ..equations import MultiIndex, raised
 from ..errors import InputError, as_array, require
 from .base import (
     Hyperparameter,
@@ -20,8 +20,8 @@ from .base import (
     Positive,
     Scalar,
     hyperparameter,
-    raised,
     real,
+    require_coordinates,
     require_supported,
     total,
 )
@@ -198,8 +198,7 @@ class AnisotropicRBF(Radial):
 
     def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Require two dimensions."""
-        found = f"points with {points.shape[1]} coordinates"
-        require(points.shape[1] == 2, "AnisotropicRBF", found, "2 coordinates")
+        require_coordinates("AnisotropicRBF", points, points.shape[1] == 2, "2 coordinates")
 
 
 class FullCovarianceRBF(Radial):

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ..coefficients import MultiIndex, derivative_text, number_text, power_text
+from ..coefficients import MultiIndex, derivative_text, number_text, power_text, raised, sum_text
 from .parser import MAX_DEPTH
 
 MAX_ORDER = 8
@@ -130,11 +130,7 @@ class Expression:
     @property
     def text(self) -> str:
         """The sum in mathematical notation."""
-        pieces: list[str] = []
-        for powers, number in self.terms:
-            sign = ("-" if number < 0 else "") if not pieces else (" - " if number < 0 else " + ")
-            pieces.append(sign + _monomial_text(powers, abs(number)))
-        return "".join(pieces) or "0"
+        return sum_text((number, _monomial_text(powers, abs(number))) for powers, number in self.terms)
 
     @property
     def bracketed(self) -> str:
@@ -255,8 +251,8 @@ class Algebra:
                 return self.number(finite(lambda: 0.0**n))
             powers, number = self._single_term(base)
             integer = int(n)
-            raised = _checked((factor, p * integer) for factor, p in powers)
-            return Expression(((raised, finite(lambda: number**integer)),))
+            product = _checked((factor, p * integer) for factor, p in powers)
+            return Expression(((product, finite(lambda: number**integer)),))
         fixed = None if n is None or value is None else finite(lambda: value**n)
         text = f"({base.bracketed}^{exponent.bracketed})"
 
@@ -311,9 +307,7 @@ class Algebra:
     def _factor_derivative(self, factor: Factor, axis: int) -> Expression:
         """Return the derivative of a factor as a new factor, by automatic differentiation."""
         base = factor if factor.of is None else factor.of
-        order = tuple(o + (i == axis) for i, o in enumerate(factor.order or (0,) * len(self.names)))
-        if sum(order) > MAX_ORDER:
-            raise ArithmeticError(f"expected derivatives of order at most {MAX_ORDER}")
+        order = raised_order(factor.order or (0,) * len(self.names), axis)
 
         def compute(point: Any) -> Any:
             at = point.point if isinstance(point, ExtendedPoint) else point
@@ -359,6 +353,13 @@ def _enclosing(text: str, compute: Callable[[Any], Any], arguments: list[Express
     cost, depth = 1 + sum(argument.cost for argument in arguments), 1 + max(argument.depth for argument in arguments)
     factor = Factor(text, depends, compute, value, cost, depth)
     return factor if value is None else dataclasses.replace(factor, compute=lambda p: value, cost=1)
+
+
+def raised_order(alpha: MultiIndex, axis: int) -> MultiIndex:
+    """Return `α + e_axis`, the index of one more derivative; raise an `ArithmeticError` if its order is too high."""
+    if sum(alpha) >= MAX_ORDER:
+        raise ArithmeticError(f"expected derivatives of order at most {MAX_ORDER}")
+    return raised(alpha, axis)
 
 
 def single(factor: Factor) -> Expression:

@@ -13,11 +13,11 @@ from typing import NoReturn
 
 import jax.numpy as jnp
 
-from ..coefficients import Atom, Coefficient, CoefficientFunction, Monomial, MultiIndex, Parameter
+from ..coefficients import Atom, Coefficient, CoefficientFunction, Monomial, MultiIndex, Parameter, multiply_powers
 from ..nonlinear import Nonlinear
 from ..operators import Operator
-from .expressions import Expression, Factor
-from .unknown import Key, UnknownAlgebra, check_operations, raised_index
+from .expressions import Expression, Factor, raised_order
+from .unknown import Key, UnknownAlgebra, check_operations
 
 MAX_TERMS = 200
 """The largest number of terms of a form: derivatives of the unknown times different powers of parameters."""
@@ -140,7 +140,7 @@ class FormAlgebra:
         terms: list[tuple[Key, Expression]] = []
         for (alpha, powers), expression in form.terms.items():
             if alpha is not None:
-                terms.append(((raised_index(alpha, axis), powers), expression))
+                terms.append(((raised_order(alpha, axis), powers), expression))
             terms.append(((alpha, powers), self.algebra.derivative(expression, axis)))
         return self.add(self._collected(terms), self._form(self.algebra.total(form.rest, axis)))
 
@@ -202,7 +202,7 @@ class FormAlgebra:
         if len(first.terms) * len(second.terms) > 10 * MAX_TERMS:
             self._refuse_size()
         return self._collected(
-            ((alpha if beta is None else beta, _merged(left, right)), self.algebra.multiply(a, b))
+            ((alpha if beta is None else beta, multiply_powers(left, right)), self.algebra.multiply(a, b))
             for (alpha, left), a in first.terms.items()
             for (beta, right), b in second.terms.items()
         )
@@ -226,11 +226,3 @@ class FormAlgebra:
 
     def _refuse_size(self) -> NoReturn:
         raise ArithmeticError(f"has more than {MAX_TERMS} terms when multiplied out; use a shorter equation")
-
-
-def _merged(first: tuple[tuple[str, int], ...], second: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-    """Return the product of two products of powers of parameters."""
-    powers = dict(first)
-    for name, power in second:
-        powers[name] = powers.get(name, 0) + power
-    return tuple(sorted((name, power) for name, power in powers.items() if power))

@@ -52,6 +52,15 @@ class Node:
     start: int
     end: int
 
+    def walk(self, into: str | None = None) -> Iterator[Node]:
+        """Yield this node and those below it in the order of the text; `into` limits whose children are visited."""
+        stack = [self]  # not recursive: a chain such as 1+1+1+… may be very long
+        while stack:
+            node = stack.pop()
+            yield node
+            if into is None or node.kind in into:
+                stack.extend(reversed(node.parts))
+
     def error(self, what: str, kind: type[ExpressionError] = ExpressionError) -> ExpressionError:
         """Return an error that quotes this part of the text, with its column and what is wrong."""
         return error_at(self.text, self.start, self.end, what, kind)

@@ -7,12 +7,12 @@ differentiated by rule; a derivative of such an expression is therefore such an 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ..coefficients import MultiIndex, derivative_text
-from .expressions import FUNCTIONS, MAX_ORDER, Algebra, Expression, ExtendedPoint, Factor, single
+from .expressions import FUNCTIONS, Algebra, Expression, ExtendedPoint, Factor, raised_order, single
 
 MAX_OPERATIONS = 2000
 """The largest number of operations in an expression of the unknown, which is compiled with its derivatives."""
@@ -55,8 +55,8 @@ class UnknownAlgebra(Algebra):
         for alpha in self.jets_in(expression):
             slope = self.derivative(expression, self._axis(alpha))
             check_operations(slope)
-            raised = self.jet(raised_index(alpha, axis))
-            terms += [self.multiply(Expression((term,)), raised) for term in slope.terms]
+            higher = self.jet(raised_order(alpha, axis))
+            terms += [self.multiply(Expression((term,)), higher) for term in slope.terms]
         return self.add(*terms)
 
     def split(self, expression: Expression) -> tuple[list[tuple[Key, Expression]], Expression]:
@@ -134,13 +134,6 @@ class Pointwise:
         beyond = dict(zip(self.jets, jet, strict=True))
         beyond |= {axis: parameters[name] for name, axis in self.parameters.items()}
         return first + self.expression.compute(ExtendedPoint(point, beyond))
-
-
-def raised_index(alpha: Sequence[int], axis: int) -> MultiIndex:
-    """Return `α + e_axis`, the index of the derivative of a derivative."""
-    if sum(alpha) >= MAX_ORDER:
-        raise ArithmeticError(f"expected derivatives of order at most {MAX_ORDER}")
-    return tuple(order + (i == axis) for i, order in enumerate(alpha))
 
 
 def check_operations(expression: Expression) -> None:
