@@ -124,7 +124,7 @@ def test_lines_of_a_document_with_everything_in_it(tmp_path):
 def test_the_line_of_what_is_not_there_is_that_of_its_table(tmp_path):
     document = read_document(write(tmp_path, PROBLEM))
     assert document.line(("equation", 1, "noise")) == 23
-    assert document.line(["equation", 1, "nodes", "float"]) == 24
+    assert document.line(("equation", 1, "nodes", "float")) == 24
     assert document.line(("equation", 7, "noise")) == 19
     assert document.line(("functions", "f")) is None
     assert document.line(()) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -10,22 +11,11 @@ import numpy as np
 
 from ..domains import Nodes, Slice
 from ..equations import Nonlinear, Operator, identity, normal_derivative
-from ..errors import FileError, Mistake, require
-from ..model import impose, periodic
+from ..equations.text import KnownFunction
+from ..errors import Mistake, require
+from ..model import Observation, impose, periodic
 from . import schema
-from .data_files import read_table
-from .observations import (
-    BoundaryValue,
-    NamedBlock,
-    ParsedTable,
-    ParsingContext,
-    check_inside,
-    coordinate_columns,
-    file_within,
-    nodes_on,
-    noise_option,
-    physics,
-)
+from .observations import BoundaryValue, ParsedTable, ParsingContext, imposed, nodes_on, physics, read_file
 from .reader import Place
 
 
@@ -43,16 +33,17 @@ def condition(table: schema.ConditionTable, place: Place, context: ParsingContex
     if files and len(faces) > 1:
         log((*place, "face"), f"found {len(faces)} faces; expected one face, since the values come from a file")
         return None
-    boundary, blocks = [], []
+    blocks, texts, boundary = [], [], []
     for face in (face for face in faces if face is not None):
         for key, operator in _operators(table, face, place, context):
-            value, block = _on_face(table, key, operator, face, place, context)
-            boundary += [value] if value is not None else []
+            block, text, function = _on_face(table, key, operator, face, place, context)
             blocks.append(block)
-    if None in faces or any(block is None for block in blocks):
+            texts.append(text)
+            if operator is not None:
+                boundary.append(BoundaryValue(face, operator, function, (*place, key)))
+    if None in faces:
         return None
-    good = [block for block in blocks if block is not None]
-    return physics(table, place, good, log, boundary=tuple(boundary), files=tuple(dict.fromkeys(files)))
+    return physics(table, place, blocks, texts, boundary=tuple(boundary), files=tuple(dict.fromkeys(files)))
 
 
 def parse_face(context: ParsingContext, text: str) -> Slice:
@@ -94,25 +85,25 @@ def _on_face(
     face: Slice,
     place: Place,
     context: ParsingContext,
-) -> tuple[BoundaryValue | None, NamedBlock | None]:
-    """Return one operator on one face: its value, for consistency checks, and its block."""
+) -> tuple[Observation | None, str, KnownFunction | None]:
+    """Return the block of one operator on one face, and its values as text and, unless they are in a file, function."""
     log, given = context.log, getattr(table, key)
     values: Any
+    function = None
     if isinstance(given, schema.FileTable):
         read = _from_file(given, face, (*place, key), table, context)
         nodes, values = (None, None) if read is None else read
-        text, function = f"{given.value!r} in {given.file}", None
+        text = f"{given.value!r} in {given.file}"
     else:
         values = function = log.attempt((*place, key), context.language.function, str(given))
         nodes, text = log.attempt((*place, "nodes"), nodes_on, face, table, context.box), str(function)
     if operator is None or nodes is None or values is None:
-        return None, None
+        return None, text, None
     name = f"{table.name or table.type} {'flux ' if key == 'flux' else ''}{face_text(face)}"
     single = isinstance(table.face, str) and table.face != "all" and not isinstance(table, schema.CauchyTable)
     if table.name and single:
         name = table.name
-    block = log.attempt((*place, key), impose, operator, values, nodes, **noise_option(table))
-    return BoundaryValue(face, operator, function, (*place, key)), NamedBlock(name, text, block)
+    return log.attempt((*place, key), impose, operator, values, nodes, **imposed(table, name)), text, function
 
 
 def _from_file(
@@ -122,34 +113,22 @@ def _from_file(
     log, names = context.log, context.box.names
     if owner.nodes is not None:
         log((*place[:-1], "nodes"), "nodes are given, but the points come from the file; expected one of them")
-    columns = log.attempt((*place, "columns"), coordinate_columns, table.columns, names)
-    path = log.attempt((*place, "file"), file_within, context.directory, table.file)
-    if columns is None or path is None:
-        return None
     ((axis, value),) = face.fixed
-    fixed = columns[names[axis]]
-    free = [columns[name] for name in names if columns[name] != fixed]
-    read = log.attempt((*place, "file"), read_table, path, [*free, table.value], table.file, [fixed])
+    before = len(log.mistakes)
+    read = read_file(table, place, context, fixed={names[axis]: value})
     if read is None:
         return None
-    cells, lines = read
-    points = np.column_stack([cells.get(columns[name], np.full(len(lines), value)) for name in names])
-    before = len(log.mistakes)
-    log.attempt((*place, "file"), check_inside, context.box, points, lines, table.file, columns)
-    log.attempt((*place, "file"), _check_on_face, face, points, lines, table.file, fixed)
+    points, lines = read.points, read.lines
+    off = np.flatnonzero(~face.contains(points))
+    if off.size:
+        found = f"found {points[off[0], axis]:.6g}, which is not on the face {face_text(face)}"
+        text = f"{found}; {off.size} of {len(lines)} rows are off the face"
+        column = f"column {table.columns.get(names[axis], names[axis])!r}"
+        log.mistakes.append(Mistake(text, column, int(lines[off[0]]), table.file))
     if len(log.mistakes) > before:
         return None
     # The points share the measure of the face equally: a file has no quadrature weights.
-    return Nodes(points, np.full(len(lines), face.measure / len(lines)), names, face), cells[table.value]
-
-
-def _check_on_face(face: Slice, points: np.ndarray, lines: np.ndarray, file: str, column: str) -> None:
-    off = np.flatnonzero(~face.contains(points))
-    if off.size:
-        axis = face.fixed[0][0]
-        found = f"found {points[off[0], axis]:.6g}, which is not on the face {face_text(face)}"
-        text = f"{found}; {off.size} of {len(points)} rows are off the face"
-        raise FileError([Mistake(text, f"column {column!r}", int(lines[off[0]]), file)])
+    return Nodes(points, np.full(len(lines), face.measure / len(lines)), names, face), read.cells[table.value]
 
 
 def _periodic(table: schema.PeriodicBoundaryTable, place: Place, context: ParsingContext) -> ParsedTable | None:
@@ -163,9 +142,9 @@ def _periodic(table: schema.PeriodicBoundaryTable, place: Place, context: Parsin
     nodes = [log.attempt((*place, "nodes"), nodes_on, face, table, context.box) for face in (first, second)]
     if nodes[0] is None or nodes[1] is None:
         return None
-    blocks = log.attempt(place, periodic, nodes[0], nodes[1], table.derivatives, **noise_option(table))
+    name = table.name or f"periodic in {context.box.names[first.fixed[0][0]]}"
+    blocks = log.attempt(place, periodic, nodes[0], nodes[1], table.derivatives, **imposed(table, name))
     if blocks is None:
         return None
-    name = table.name or f"periodic in {context.box.names[first.fixed[0][0]]}"
-    named = [NamedBlock(f"{name}, order {k}" if k else name, "0", block) for k, block in enumerate(blocks)]
-    return physics(table, place, named, log, pair=(first, second))
+    named = [dataclasses.replace(block, name=f"{name}, order {k}" if k else name) for k, block in enumerate(blocks)]
+    return physics(table, place, named, ["0"] * len(named), pair=(first, second))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import collections
 import csv
+import io
 import itertools
 import math
 import re
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from ..errors import FileError, Mistake, describe, did_you_mean, listed
-from ..storage import require_regular, unreadable
+from ..storage import file_error, opened
 
 TEXT = (".csv", ".txt", ".tsv", ".dat")
 PARQUET = (".parquet", ".pq")
@@ -111,31 +112,23 @@ def read_table(
     ({'u': array([1.5, 2.5])}, array([2, 4]))
     """
     file = str(path) if file is None else file
-    require_regular(path, file, TEXT + PARQUET)
     suffix = path.suffix.lower()
-    if suffix not in TEXT + PARQUET:
-        expected = f"one that ends in {', '.join(TEXT)} (text) or {' or '.join(PARQUET)}"
-        raise _refuse(file, f"found a file that ends in {suffix!r}; expected {expected}")
-    try:
-        with path.open("rb") as stream:
-            start = stream.read(4)
+    with opened(path, file, TEXT + PARQUET) as stream:
+        if suffix not in TEXT + PARQUET:
+            expected = f"one that ends in {', '.join(TEXT)} (text) or {' or '.join(PARQUET)}"
+            raise file_error(file, f"found a file that ends in {suffix!r}; expected {expected}")
+        start = stream.read(4)
+        stream.seek(0)
         if suffix in PARQUET:
             if start != b"PAR1":
-                raise _refuse(
-                    file, "found a file that is not Parquet; expected Parquet, or a name that ends in .csv for text"
-                )
-            return _read_parquet(path, columns, file, optional)
+                expected = "Parquet, or a name that ends in .csv for text"
+                raise file_error(file, f"found a file that is not Parquet; expected {expected}")
+            return _read_parquet(stream, columns, file, optional)
         for magic, message in _MAGIC.items():
             if start.startswith(magic):
-                raise _refuse(file, f"found {message}")
-        with path.open(encoding="utf-8-sig", errors="surrogateescape") as text:
-            return _read_text(text, columns, file, optional)
-    except OSError as error:
-        raise unreadable(file, error) from error
-
-
-def _refuse(file: str, text: str, line: int | None = None) -> FileError:
-    return FileError([Mistake(text, line=line, file=file)])
+                raise file_error(file, f"found {message}")
+        text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape")
+        return _read_text(text, columns, file, optional)
 
 
 def _find_columns(
@@ -159,15 +152,15 @@ def _find_columns(
     return positions, mistakes
 
 
-def _lines(stream: TextIO, file: str) -> Iterator[str]:
+def _lines(stream: io.TextIOWrapper, file: str) -> Iterator[str]:
     """Yield lines one at a time, lines of spaces as empty lines; refuse bytes that are not text."""
     number = 0
     while line := stream.readline(_MAX_CHARACTERS + 1):
         number += 1
         if len(line) > _MAX_CHARACTERS:
-            raise _refuse(file, f"found a line of more than {_MAX_CHARACTERS} characters; expected a table", number)
+            raise file_error(file, f"found a line of more than {_MAX_CHARACTERS} characters; expected a table", number)
         if not line.isascii() and _NOT_UTF8.search(line):
-            raise _refuse(file, "found bytes that are not text; expected text in UTF-8", number)
+            raise file_error(file, "found bytes that are not text; expected text in UTF-8", number)
         if '"' in line:
             line = _SPACE_AFTER_QUOTE.sub("", line)
         yield line if line.strip(" \n") else "\n"
@@ -178,7 +171,7 @@ def _separator(header: str) -> str:
     return next((mark for mark in ";\t," if mark in unquoted), " ")
 
 
-def _rows(stream: TextIO, file: str) -> Iterator[tuple[int, list[str]]]:
+def _rows(stream: io.TextIOWrapper, file: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number and the cells of every row; the first row holds the column names."""
     lines = _lines(stream, file)
     skipped, header = 0, ""
@@ -187,9 +180,9 @@ def _rows(stream: TextIO, file: str) -> Iterator[tuple[int, list[str]]]:
             break
         skipped += 1
     else:
-        raise _refuse(file, "found nothing; expected a table with the column names in its first line")
+        raise file_error(file, "found nothing; expected a table with the column names in its first line")
     if "\0" in header:
-        raise _refuse(file, "found bytes that are not text; expected a table", skipped + 1)
+        raise file_error(file, "found bytes that are not text; expected a table", skipped + 1)
     mark = _separator(header)
     rest: Iterator[str] = itertools.chain([header], lines)
     if mark == " ":
@@ -200,11 +193,11 @@ def _rows(stream: TextIO, file: str) -> Iterator[tuple[int, list[str]]]:
         try:
             row = next(reader, None)
         except csv.Error as error:
-            raise _refuse(file, _UNREADABLE, line) from error
+            raise file_error(file, _UNREADABLE, line) from error
         if row is None:
             return
         if skipped + reader.line_num != line:  # a cell over two lines: a stray quotation mark, which would hide rows
-            raise _refuse(file, _UNREADABLE, line)
+            raise file_error(file, _UNREADABLE, line)
         if row:
             yield line, row
 
@@ -229,7 +222,7 @@ def _mistake(cell: str) -> str:
 
 
 def _read_text(
-    stream: TextIO, columns: Sequence[str], file: str, optional: Sequence[str]
+    stream: io.TextIOWrapper, columns: Sequence[str], file: str, optional: Sequence[str]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     rows = _rows(stream, file)
     first, header = next(rows)
@@ -238,7 +231,7 @@ def _read_text(
     positions, wrong = _find_columns([*columns, *(set(optional) & set(names))], names, file, first)
     if wrong and _numbers(names) is not None:
         hint = "" if first == 1 else " (lines that begin with # are comments)"
-        raise _refuse(file, f"found numbers in the first line; expected the column names{hint}", first)
+        raise file_error(file, f"found numbers in the first line; expected the column names{hint}", first)
     places = list(positions.values())
     mistakes = _RowMistakes(file)
     values, lines = array("d"), array("q")
@@ -269,54 +262,43 @@ def _read_text(
 
 
 def _read_parquet(
-    path: Path, columns: Sequence[str], file: str, optional: Sequence[str]
+    stream: BinaryIO, columns: Sequence[str], file: str, optional: Sequence[str]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     try:
-        from pyarrow import parquet
+        from pyarrow import parquet, types
     except ImportError as error:
         text = "to read Parquet files, install pyarrow: pip install 'pilescore[parquet]'"
-        raise FileError([Mistake(text, file=file)]) from error
+        raise file_error(file, text) from error
     try:
-        with parquet.ParquetFile(path, page_checksum_verification=True) as source:
+        with parquet.ParquetFile(stream, page_checksum_verification=True) as source:
             names = source.schema_arrow.names
             positions, wrong = _find_columns([*columns, *(set(optional) & set(names))], names, file, None)
             mistakes = _RowMistakes(file)
             result = {}
             for column, position in positions.items():
                 dtype = source.schema_arrow.field(position).type
-                if _is_number(dtype):
+                if types.is_integer(dtype) or types.is_floating(dtype) or types.is_decimal(dtype):
                     result[column] = _checked(source.read([column]).column(column), column, mistakes)
                 else:
                     text = f"found values of type {dtype}; expected numbers"
                     wrong.append(Mistake(text, f"column {column!r}", file=file))
             count = source.metadata.num_rows
             if any(len(values) != count for values in result.values()):
-                raise _refuse(file, f"found a damaged Parquet file: not every column has {count} rows")
+                raise file_error(file, f"found a damaged Parquet file: not every column has {count} rows")
     except FileError:
         raise
     except Exception as error:  # pyarrow raises many types of errors for damaged files
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise _refuse(file, f"found a damaged Parquet file: {reason}") from error
+        raise file_error(file, f"found a damaged Parquet file: {reason}") from error
     none = [] if count else [Mistake("found columns but no rows; expected at least one row", file=file)]
     mistakes.raise_any(wrong, none)
     return result, np.arange(1, count + 1)
 
 
-def _is_number(dtype: Any) -> bool:
-    from pyarrow import types
-
-    return types.is_integer(dtype) or types.is_floating(dtype) or types.is_decimal(dtype)
-
-
 def _checked(values: Any, column: str, mistakes: _RowMistakes) -> np.ndarray:
     """Return a column of Arrow numbers as float64, and record those that are null, NaN or infinite."""
-    from pyarrow import types
-
     absent = values.is_null().to_numpy()
-    if types.is_decimal(values.type):
-        numbers = np.array([math.nan if value is None else float(value) for value in values.to_pylist()])
-    else:
-        numbers = values.to_numpy().astype(np.float64)
+    numbers = values.to_numpy().astype(np.float64)
     key = f"column {column!r}"
     bad = np.flatnonzero(~np.isfinite(numbers))
     for row in bad[:_MAX_REPORTED]:

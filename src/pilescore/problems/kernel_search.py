@@ -23,8 +23,8 @@ from .prediction import parameter_covariance
 from .problem import Problem
 from .summary import CheckSummary, DescentSummary, DiagnosisSummary, KernelResult, KernelScore, SolutionSummary
 
-TOLERANCE, MAX_EVALUATIONS = 1e-7, 300
-"""The tolerance and the budget of one descent. The chosen numbers do not need many digits."""
+SEARCH = SearchOptions(tolerance=1e-7, max_evaluations=300)
+"""The options of one descent. The chosen numbers do not need many digits."""
 
 MAX_STAGES = 3
 """How often a search continues in narrower ranges of inferred parameters."""
@@ -72,7 +72,6 @@ def search_kernel(problem: Problem, name: str, save: Path, progress: bool | None
             raise
         return KernelResult(name=name, row=KernelScore(**failed_row(str(failure))))
     values = {**best.values, **_rescaled(problem, best.model)}
-    fields = ("start", "end", "pile", "status", "reason")
     return KernelResult(
         name=name,
         row=KernelScore(**row(best, best.score)),
@@ -83,7 +82,7 @@ def search_kernel(problem: Problem, name: str, save: Path, progress: bool | None
         status=best.status,
         reason=best.reason,
         evaluations=best.evaluations,
-        descents=[DescentSummary(**{key: getattr(descent, key) for key in fields}) for descent in best.descents],
+        descents=[DescentSummary.model_validate(descent, from_attributes=True) for descent in best.descents],
     )
 
 
@@ -105,9 +104,15 @@ def _minimum(
     long as that gains something.
     """
     model, over = problem.models[name], problem.over[name]
-    best = last = _descend(
-        problem, model, over, starts(model, over, problem.starts, problem.seed), save, progress, client
-    )
+
+    def descend(model: Model, over: Mapping[str, Any], first: Sequence[Mapping[str, Any]], file: Path) -> Minimum:
+        where = RunOptions(client=client, save=file, progress=progress)
+        found = minimize(model, over, starts=first, score=problem.score, search=SEARCH, run=where)
+        if found.status == "interrupted":
+            raise KeyboardInterrupt
+        return found
+
+    best = last = descend(model, over, starts(model, over, problem.starts, problem.seed), save)
     ranges = {parameter: over[parameter] for parameter in problem.inferred}
     for stage in range(MAX_STAGES):
         narrow = _narrowed(best, ranges, over)
@@ -117,7 +122,7 @@ def _minimum(
         # Continue from the end of the best descent, not from `last.model`: a profiled score has rescaled that one, and
         # bounds on temperatures hold at the original scale.
         end = min((d for d in last.descents if math.isfinite(d.pile)), key=lambda d: d.pile).end
-        last = _descend(problem, model.replace(end), {**over, **ranges, **narrow}, [{}], file, progress, client)
+        last = descend(model.replace(end), {**over, **ranges, **narrow}, [{}], file)
         gain = 0.5 * best.pile.size * (best.pile.value - last.pile.value)
         ranges |= narrow
         # A parameter at the edge of its narrow range is not at a bound of the problem.
@@ -131,28 +136,6 @@ def _minimum(
         if gain < MIN_GAIN_NATS and not {*last.at_bounds} & {*narrow}:
             break
     return best, ranges
-
-
-def _descend(
-    problem: Problem,
-    model: Model,
-    over: Mapping[str, Any],
-    first: Sequence[Mapping[str, Any]],
-    save: Path,
-    progress: bool | None,
-    client: Any,
-) -> Minimum:
-    best = minimize(
-        model,
-        over,
-        starts=first,
-        score=problem.score,
-        search=SearchOptions(tolerance=TOLERANCE, max_evaluations=MAX_EVALUATIONS),
-        run=RunOptions(client=client, save=save, progress=progress),
-    )
-    if best.status == "interrupted":
-        raise KeyboardInterrupt
-    return best
 
 
 def _narrowed(
@@ -211,16 +194,14 @@ def _check_summary(finding: Finding, problem: Problem) -> CheckSummary:
     def readable(text: str) -> str:
         return re.sub(r"\w+(?:\.\w+)+(?:\[\d+\])?", lambda match: parameter_text(match[0], problem), text)
 
-    fields = {field.name: getattr(finding, field.name) for field in dataclasses.fields(finding)}
-    return CheckSummary(
-        **fields
-        | {
-            "value": finding.value if math.isfinite(finding.value) else math.nan,
-            "meaning": readable(finding.meaning),
-            "advice": readable(finding.advice),
-            "details": {key: finding.details[key] for key in STORED_DETAILS if key in finding.details},
-        }
+    stored = dataclasses.replace(
+        finding,
+        value=finding.value if math.isfinite(finding.value) else math.nan,
+        meaning=readable(finding.meaning),
+        advice=readable(finding.advice),
+        details={key: finding.details[key] for key in STORED_DETAILS if key in finding.details},
     )
+    return CheckSummary.model_validate(stored, from_attributes=True)
 
 
 def solution_summary(solved: Solution, score: Score) -> SolutionSummary:

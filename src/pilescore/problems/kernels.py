@@ -19,6 +19,7 @@ from ..search import default_bounds
 from . import schema
 from .observations import ParsingContext
 from .reader import Place
+from .schema import start_of
 
 MAX_DEPTH = 4
 """The largest number of nested levels of sums and products."""
@@ -89,7 +90,7 @@ def _composite(
     parts = []
     for i, raw in enumerate(table.parts):
         inner = (*place, "parts", i)
-        part = schema.by_type(schema.KERNELS, raw, inner, context.log)
+        part = schema.validated(schema.KERNELS, raw, inner, context.log)
         made = None if part is None else context.log.attempt(inner, _candidate, part, inner, context, names, depth + 1)
         if made is not None:
             parts.append(made)
@@ -105,12 +106,12 @@ def _simple(table: schema.KernelTable, extent: np.ndarray) -> tuple[Kernel, dict
     """Return a kernel at its start, what the file says about each of its fields, and its name."""
     dimension = len(extent)
     if isinstance(table, schema.PeriodicKernelTable):
-        period, width = _start(table.period, float(extent.max())), _start(table.bandwidth, 1.0)
+        period, width = start_of(table.period, float(extent.max())), start_of(table.bandwidth, 1.0)
         return Periodic(period, width), {"period": table.period, "bandwidth": table.bandwidth}, "periodic"
     if isinstance(table, schema.AnisotropicRBFTable):
         require(dimension == 2, "type", table.type, f"two coordinates, not {dimension}")
-        theta, s = _start(table.theta, float(np.arctan2(extent[1], extent[0]))), _start(table.s, 0.7)
-        rotated = AnisotropicRBF(theta, s, _start(table.bandwidth, float(0.3 * np.exp(np.log(extent).mean()))))
+        theta, s = start_of(table.theta, float(np.arctan2(extent[1], extent[0]))), start_of(table.s, 0.7)
+        rotated = AnisotropicRBF(theta, s, start_of(table.bandwidth, float(0.3 * np.exp(np.log(extent).mean()))))
         return rotated, {"theta": table.theta, "s": table.s, "bandwidth": table.bandwidth}, "anisotropic-rbf"
     assert isinstance(table, schema.RadialTable)
     given = table.bandwidth
@@ -119,18 +120,14 @@ def _simple(table: schema.KernelTable, extent: np.ndarray) -> tuple[Kernel, dict
         require(good, "bandwidth", given, f"{dimension} numbers, one for each coordinate")
         start: Any = np.array(given)
     else:
-        start = _start(given, 0.3 * extent if table.per_axis else float(0.3 * np.exp(np.log(extent).mean())))
+        start = start_of(given, 0.3 * extent if table.per_axis else float(0.3 * np.exp(np.log(extent).mean())))
         start = np.broadcast_to(start, (dimension,)) if table.per_axis and dimension > 1 else np.ravel(start)[0]
     if isinstance(table, schema.MaternTable):
         return Matern(table.nu, start), {"bandwidth": given}, f"matern-{table.nu:g}"
     if isinstance(table, schema.RationalQuadraticTable):
-        kernel = RationalQuadratic(_start(table.alpha, 1.0), start)
+        kernel = RationalQuadratic(start_of(table.alpha, 1.0), start)
         return kernel, {"alpha": table.alpha, "bandwidth": given}, "rational-quadratic"
     return RBF(start), {"bandwidth": given}, "rbf"
-
-
-def _start(choice: Any, default: Any) -> Any:
-    return default if choice is None else choice.value if isinstance(choice, schema.Unknown) else choice
 
 
 def kernel_bounds(model: Model, numbers: Sequence[KernelNumber]) -> dict[str, Any]:

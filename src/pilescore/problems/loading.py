@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -15,7 +15,7 @@ from jaxtyping import Float
 from ..domains import Box
 from ..equations import RESERVED, Parameter
 from ..equations.text import Language
-from ..errors import InputError, MemoryLimitError, describe, require
+from ..errors import describe, require
 from ..inference import as_score
 from ..model import Model, Observation, check_smoothness
 from ..parallel import require_memory
@@ -25,14 +25,12 @@ from . import observations, schema
 from .boundaries import condition
 from .consistency import check_conditions, check_measurements, check_periodic
 from .data_files import read_table
-from .kernels import default_candidate, kernel_bounds, kernel_candidate
-from .mistakes import MistakeLog
+from .kernels import KernelCandidate, default_candidate, kernel_bounds, kernel_candidate
 from .noise import NoiseModel, noise_model
 from .observations import ParsedTable, ParsingContext
 from .problem import Problem
-from .reader import Document, Place, read_document
+from .reader import Document, MistakeLog, Place, read_document
 
-T = TypeVar("T")
 DEFAULT_GRID = {1: 201, 2: 41, 3: 15}
 """The default number of prediction points on each axis by dimension; seven in higher dimensions."""
 
@@ -81,8 +79,8 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
     schema.validated(schema.WholeFile, document.content, (), log)
     sections = _Sections(document, log)
     context = sections.context()
-    parsed = {kind: sections.tables(kind, make, context) for kind, make in _MAKERS.items()}
-    kernels = sections.tables("kernel", kernel_candidate, context)
+    parsed: dict[str, list[ParsedTable]] = {kind: sections.tables(kind, context) for kind in _OBSERVATIONS}
+    kernels: list[KernelCandidate] = sections.tables("kernel", context)
     temperatures = sections.section("temperatures", schema.TemperaturesSection)
     choice = sections.section("select", schema.SelectSection)
     prediction = sections.section("predict", schema.PredictSection)
@@ -111,10 +109,11 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
             name = free_name(candidate.name, {*models})
             models[name] = model
             over[name] = kernel_bounds(model, candidate.numbers) | dict(noise.over) | bounds
-    for model in list(models.values())[:1]:
-        if model.solver.forms_covariance:
-            log.attempt((), _check_memory, model)
+    first = next(iter(models.values()), None)
+    if first is not None and first.solver.forms_covariance:
+        log.attempt((), require_memory, first.size, 8.0 * first.size**2 + jet_bytes(first))
     log.raise_any()
+    assert first is not None
     data_files = [file for tables in parsed.values() for table in tables for file in table.files]
     files = tuple(dict.fromkeys([*data_files, *prediction_files]))
     score = choice.score if choice.score != "auto" else "given_physics" if _needs_given_physics(noise) else "joint"
@@ -125,7 +124,7 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
         unknown=context.unknown,
         language=context.language,
         models=models,
-        texts=dict(zip(next(iter(models.values())).labels, noise.texts, strict=True)),
+        texts=dict(zip(first.labels, noise.texts, strict=True)),
         over=over,
         score=as_score(score),
         starts=choice.starts,
@@ -173,7 +172,7 @@ class _Sections:
         starts: dict[str, float] = {}
         # Parameters are added one by one: a bad name is then reported at its own line.
         for name, value in given.items() if language is not None else ():
-            (starts if isinstance(value, schema.Unknown) else known)[name] = observations.start_value(value)
+            (starts if isinstance(value, schema.Unknown) else known)[name] = schema.start_of(value)
             language = log.attempt(("parameters", name), Language, tuple(bounds), unknown, known, starts)
             if language is None:
                 return None
@@ -185,25 +184,25 @@ class _Sections:
                 return None
         return ParsingContext(box, language, unknown, self.document.path.parent, log)
 
-    def tables(
-        self, key: str, make: Callable[[Any, Place, ParsingContext], T | None], context: ParsingContext | None
-    ) -> list[T]:
-        """Return the results of `make` for all valid tables `[[key]]`; a single table `[key]` is accepted too."""
+    def tables(self, key: str, context: ParsingContext | None) -> list[Any]:
+        """Return what the valid tables `[[key]]` describe; a single table `[key]` is accepted too."""
         raw = self.document.content.get(key, [])
         entries: list[tuple[Place, Any]] = [((key,), raw)] if isinstance(raw, Mapping) else []
         if isinstance(raw, list):
             entries = [((key, i), entry) for i, entry in enumerate(raw)]
         elif not entries:
             self.log((key,), f"found {describe(raw)}; expected one or more tables [[{key}]]")
+        kind, make = _TABLES[key]
         results = []
         for place, entry in entries:
-            table: Any
-            if key in ("condition", "kernel"):
-                kinds: Any = schema.CONDITIONS if key == "condition" else schema.KERNELS
-                table = schema.by_type(kinds, entry, place, self.log)
-            else:
-                table = schema.validated(_KINDS[key], entry, place, self.log)
-            made = None if table is None or context is None else make(table, place, context)
+            table = schema.validated(kind, entry, place, self.log)
+            if table is None:
+                continue
+            for temperature in ("gamma", "rho"):
+                if getattr(table, "noise", None) is not None and getattr(table, temperature, None) is not None:
+                    text = f"noise and {temperature} are both given; expected one of them"
+                    self.log((*place, temperature), text)
+            made = None if context is None else make(table, place, context)
             if made is not None:
                 results.append(made)
         return results
@@ -271,13 +270,13 @@ class _Sections:
             self.log.attempt(("predict", "operators"), context.language.operator, text)
         if section.grid is not None and section.file is not None:
             self.log(("predict", "grid"), "grid and file are both given; expected one of them")
-        none = np.empty((0, context.box.dimension))
         if section.file is None:
             points = self.log.attempt(("predict", "grid"), _grid, context.box, section.grid)
-            return texts, none if points is None else points, ()
-        path = self.log.attempt(("predict", "file"), observations.file_within, context.directory, section.file)
-        points = None if path is None else self.log.attempt(("predict", "file"), read_points, path, context.box)
-        return texts, none if points is None else points, (section.file,)
+        else:
+            path = self.log.attempt(("predict", "file"), observations.file_within, context.directory, section.file)
+            points = None if path is None else self.log.attempt(("predict", "file"), read_points, path, context.box)
+        none = np.empty((0, context.box.dimension))
+        return texts, none if points is None else points, () if section.file is None else (section.file,)
 
     def _mapping(self, key: str) -> Mapping[str, Any]:
         raw = self.document.content.get(key, {})
@@ -289,17 +288,15 @@ class _Sections:
         return None if found is None else getattr(found, field)
 
 
-_MAKERS: dict[str, Callable[[Any, Place, ParsingContext], ParsedTable | None]] = {
-    "equation": observations.equation,
-    "condition": condition,
-    "data": observations.data,
-    "constraint": observations.constraint,
+_OBSERVATIONS = ("equation", "condition", "data", "constraint")
+_TABLES: dict[str, tuple[Any, Callable[[Any, Place, ParsingContext], Any]]] = {
+    "equation": (schema.EquationTable, observations.equation),
+    "condition": (schema.CONDITIONS, condition),
+    "data": (schema.DataTable, observations.data),
+    "constraint": (schema.ConstraintTable, observations.constraint),
+    "kernel": (schema.KERNELS, kernel_candidate),
 }
-_KINDS: dict[str, type[schema.TomlTable]] = {
-    "equation": schema.EquationTable,
-    "data": schema.DataTable,
-    "constraint": schema.ConstraintTable,
-}
+"""The schema of each kind of table, and the function that makes observations or kernels of it."""
 
 
 def read_points(path: Path, box: Box) -> Float[np.ndarray, "n d"]:
@@ -350,13 +347,6 @@ def _named_solver(method: str, options: Mapping[str, Any]) -> Solver:
     return as_solver(method) if kind is None or not options else kind(**options)
 
 
-def _check_memory(model: Model) -> None:
-    try:
-        require_memory(model.size, 8.0 * model.size**2 + jet_bytes(model))
-    except MemoryLimitError as error:
-        raise InputError(str(error)) from error
-
-
 def _grid(box: Box, given: Any) -> Float[np.ndarray, "n d"]:
     """Return the points of a regular grid over the domain."""
     sizes = (
@@ -366,4 +356,4 @@ def _grid(box: Box, given: Any) -> Float[np.ndarray, "n d"]:
     total = math.prod(int(sizes[name]) for name in box.names)
     require(total <= MAX_POINTS, "grid", f"{total} points", f"at most {MAX_POINTS}")
     axes = [np.linspace(a, b, sizes[n]) for n, a, b in zip(box.names, box.lower, box.upper, strict=True)]
-    return np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
+    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, box.dimension)

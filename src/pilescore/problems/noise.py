@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -87,31 +86,32 @@ def noise_model(
     if context.log.mistakes:
         return None
     over: dict[str, tuple[float, float]] = {}
-    start = {"gamma": 1.0, "rho": 1.0, "eta": _start(given.eta, sizes.prior)}
+    start = {"gamma": 1.0, "rho": 1.0, "eta": float(schema.start_of(given.eta, sizes.prior))}
     if not profiled and not isinstance(given.eta, float):
-        over["eta"] = _bounds(given.eta, (ETA_RANGE[0] * sizes.unknown, ETA_RANGE[1] * sizes.prior))
+        default = (ETA_RANGE[0] * sizes.unknown, ETA_RANGE[1] * sizes.prior)
+        over["eta"] = default if given.eta is None else given.eta.bounds
     for symbol, tables, temperature in (("gamma", data, given.gamma), ("rho", physics, given.rho)):
         shared = [block for table in tables for block in table.blocks if block.temperature is None]
         if shared and (symbol == "gamma" or temperature is not None):
             # The noise variance is half of the temperature, hence the factor 2.
             spreads = [2.0 * _spread(block) or sizes.unknown for block in shared]
             bounds = (NOISE_RANGE[0] * min(spreads), NOISE_RANGE[1] * max(spreads))
-            start[symbol] = _start(temperature, _middle(bounds))
+            start[symbol] = float(schema.start_of(temperature, math.sqrt(math.prod(bounds))))
             if not isinstance(temperature, float):
-                over[symbol] = _bounds(temperature, bounds)
+                over[symbol] = bounds if temperature is None else temperature.bounds
         elif temperature is not None:
             context.log.warnings.append(
                 f"{symbol} in [temperatures] is not used: everything it applies to has its own noise"
             )
-    measured = [(table, block) for table in data for block in table.blocks]
-    for i, (table, _) in enumerate(measured):
-        if table.temperature is not None:
-            over[own_temperature("data", i)] = table.temperature.bounds
-    imposed = _with_noise(physics, sizes, over, given.rho is not None)
-    taken: set[str] = set()
-    named = [_named(block, taken) for block in (*(block for _, block in measured), *imposed)]
+    measured = _with_noise("data", data, sizes, over, shared=True)
+    imposed = _with_noise("physics", physics, sizes, over, shared=given.rho is not None)
+    named: dict[str, Observation] = {}
+    for block in (*measured, *imposed):
+        name = free_name(block.name or block.role, {*named})
+        named[name] = dataclasses.replace(block, name=name)
+    blocks, count = tuple(named.values()), len(measured)
     texts = tuple(text for table in (*data, *physics) for text in table.texts)
-    return NoiseModel(tuple(named[: len(measured)]), tuple(named[len(measured) :]), texts, start, over)
+    return NoiseModel(blocks[:count], blocks[count:], texts, start, over)
 
 
 class _Sizes:
@@ -236,42 +236,27 @@ def _spread(block: Observation) -> float:
 
 
 def _with_noise(
-    physics: Sequence[ParsedTable], sizes: _Sizes, over: dict[str, tuple[float, float]], shared: bool
-) -> tuple[Observation, ...]:
-    """Return the blocks of physics with their noise: equations get bounds to choose it in, conditions a fixed one."""
+    role: str, tables: Sequence[ParsedTable], sizes: _Sizes, over: dict[str, tuple[float, float]], shared: bool
+) -> list[Observation]:
+    """Return the blocks of tables with their noise, and add the bounds of noise to choose.
+
+    Blocks without noise of their own have the shared one, if there is one. Otherwise equations get bounds to choose it
+    in, and conditions a fixed one.
+    """
     blocks: list[Observation] = []
-    for table in physics:
+    for table in tables:
         for block in table.blocks:
-            name, size = own_temperature("physics", len(blocks)), sizes.of(block)
+            name = own_temperature(role, len(blocks))
             if table.temperature is not None:
                 over[name] = table.temperature.bounds
             elif block.temperature is None and not shared and table.place[0] == "equation":
-                # The noise variance at a node of weight w is ρ/2w: this ρ makes it `size` at the mean weight.
-                rho = 2.0 * float(np.mean(block.weights)) * size
+                # The noise variance at a node of weight w is ρ/2w: this ρ makes it the squared size at the mean weight.
+                rho = 2.0 * float(np.mean(block.weights)) * sizes.of(block)
                 over[name] = (NOISE_RANGE[0] * rho, NOISE_RANGE[1] * rho)
-                block = dataclasses.replace(block, temperature=jnp.asarray(_middle(over[name])))
+                block = dataclasses.replace(block, temperature=jnp.asarray(math.sqrt(math.prod(over[name]))))
             elif block.temperature is None and not shared:
                 # With ρ = 2 the noise variance is 1/w: the same at every node, whatever the quadrature weights.
-                weights = np.full(block.size, 1.0 / (CONDITION_NOISE**2 * size))
+                weights = np.full(block.size, 1.0 / (CONDITION_NOISE**2 * sizes.of(block)))
                 block = dataclasses.replace(block, temperature=jnp.asarray(2.0), weights=weights)
             blocks.append(block)
-    return tuple(blocks)
-
-
-def _named(block: Observation, taken: set[str]) -> Observation:
-    """Return a block with a unique name."""
-    name = free_name(block.name or block.role, taken)
-    taken.add(name)
-    return dataclasses.replace(block, name=name)
-
-
-def _start(choice: Any, default: float) -> float:
-    return float(default if choice is None else choice.value if isinstance(choice, schema.Unknown) else choice)
-
-
-def _middle(bounds: tuple[float, float]) -> float:
-    return math.sqrt(bounds[0] * bounds[1])
-
-
-def _bounds(given: schema.Unknown | None, default: tuple[float, float]) -> tuple[float, float]:
-    return default if given is None else given.bounds
+    return blocks

@@ -19,8 +19,7 @@ from ..errors import FileError, InputError, Mistake, did_you_mean, listed, requi
 from ..model import Observation, impose, integral, join_functionals, observe
 from . import schema
 from .data_files import read_table
-from .mistakes import MistakeLog
-from .reader import Place
+from .reader import MistakeLog, Place
 
 RULES: dict[str, Callable[[Any], Rule]] = {
     "gauss-legendre": GaussLegendre,
@@ -96,12 +95,12 @@ class Measurements:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class NamedBlock:
-    """A block with its name and the text of its values; the block is None if the table has a mistake."""
+class FileContent:
+    """The content of a data file: points, and the columns that were read."""
 
-    name: str
-    text: str
-    block: Observation | None
+    points: np.ndarray
+    cells: Mapping[str, np.ndarray]
+    lines: np.ndarray
 
 
 def equation(table: schema.EquationTable, place: Place, context: ParsingContext) -> ParsedTable | None:
@@ -111,32 +110,22 @@ def equation(table: schema.EquationTable, place: Place, context: ParsingContext)
     nodes = log.attempt((*place, "nodes"), nodes_on, context.box, table, context.box)
     if parsed is None or nodes is None:
         return None
-    block = log.attempt((*place, "equation"), impose, parsed.operator, parsed.source, nodes, **noise_option(table))
-    return physics(table, place, [NamedBlock(table.name or "equation", str(parsed.source), block)], log)
+    options = imposed(table, table.name or "equation")
+    block = log.attempt((*place, "equation"), impose, parsed.operator, parsed.source, nodes, **options)
+    return physics(table, place, [block], [str(parsed.source)])
 
 
 def data(table: schema.DataTable, place: Place, context: ParsingContext) -> ParsedTable | None:
     """Return measurements from a file."""
-    log, names = context.log, context.box.names
-    measured = context.unknown if table.measures is None else table.measures
-    operator = log.attempt((*place, "measures"), context.language.operator, measured)
-    if table.noise is not None and table.gamma is not None:
-        log((*place, "gamma"), "noise and gamma are both given; expected one of them")
-    columns = log.attempt((*place, "columns"), coordinate_columns, table.columns, names)
-    path = log.attempt((*place, "file"), file_within, context.directory, table.file)
-    if columns is None or path is None:
-        return None
-    noise_column = [table.noise] if isinstance(table.noise, str) else []
-    read = log.attempt((*place, "file"), read_table, path, [*columns.values(), table.value, *noise_column], table.file)
+    log = context.log
+    operator = log.attempt((*place, "measures"), context.language.operator, table.measures or context.unknown)
+    read = read_file(table, place, context, [table.noise] if isinstance(table.noise, str) else [])
     if read is None:
         return None
-    cells, lines = read
-    points, values = np.column_stack([cells[columns[name]] for name in names]), cells[table.value]
+    points, lines, values = read.points, read.lines, read.cells[table.value]
     noise = None
     if table.noise is not None:
-        noise = cells[table.noise] if isinstance(table.noise, str) else np.full(len(values), table.noise)
-    log.attempt((*place, "file"), check_inside, context.box, points, lines, table.file, columns)
-    if noise is not None:
+        noise = read.cells[table.noise] if isinstance(table.noise, str) else np.full(len(values), table.noise)
         log.attempt((*place, "noise"), _check_noise, noise, values, lines, table)
     if operator is None:
         return None
@@ -145,7 +134,7 @@ def data(table: schema.DataTable, place: Place, context: ParsingContext) -> Pars
     measurements = Measurements(operator, points, values, deviation, lines, table.file, place)
     if noise is not None and (noise <= 0).any():
         return ParsedTable(place, (), measurements=measurements, files=(table.file,))
-    temperature = {"noise": noise} if noise is not None else {"gamma": start_value(table.gamma)}
+    temperature = {"noise": noise} if noise is not None else {"gamma": schema.start_of(table.gamma)}
     name = table.name or PurePosixPath(table.file).stem
     block = log.attempt(place, observe, operator, values, points, name=name, **temperature)
     if block is None:
@@ -176,7 +165,7 @@ def constraint(table: schema.ConstraintTable, place: Place, context: ParsingCont
     functionals, values = [], []
     for point in itertools.product(*lists):
         fixed = dict(zip(others, point, strict=True))
-        region = log.attempt((*place, "at"), _slice, box, fixed)
+        region = log.attempt((*place, "at"), box.slice, **fixed) if fixed else box
         nodes = None if region is None else log.attempt((*place, "nodes"), nodes_on, region, table, box)
         if nodes is None:
             return None
@@ -186,12 +175,48 @@ def constraint(table: schema.ConstraintTable, place: Place, context: ParsingCont
             return None
         functionals.append(integral(nodes, parsed.operator))
         values.append(float(parsed.value(nodes.points[0])))
-    block = log.attempt(place, impose, join_functionals(*functionals), np.array(values), None, **noise_option(table))
-    return physics(table, place, [NamedBlock(table.name or "integral", str(parsed.value), block)], log)
+    options = imposed(table, table.name or "integral")
+    block = log.attempt(place, impose, join_functionals(*functionals), np.array(values), None, **options)
+    return physics(table, place, [block], [str(parsed.value)])
 
 
-def _slice(box: Box, fixed: Mapping[str, float]) -> Box | Slice:
-    return box.slice(**fixed) if fixed else box
+def read_file(
+    table: schema.FileTable,
+    place: Place,
+    context: ParsingContext,
+    others: Sequence[str] = (),
+    fixed: Mapping[str, float] | None = None,
+) -> FileContent | None:
+    """Return the points in a file, its values, and other columns; None if the file cannot be used at all.
+
+    Parameters
+    ----------
+    table
+        The table that names the file.
+    place
+        The place of the table.
+    context
+        The domain, and the log of mistakes.
+    others
+        The names of more columns to read.
+    fixed
+        The coordinates that are known, whose columns are optional.
+    """
+    log, names, fixed = context.log, context.box.names, fixed or {}
+    columns = log.attempt((*place, "columns"), coordinate_columns, table.columns, names)
+    path = log.attempt((*place, "file"), file_within, context.directory, table.file)
+    if columns is None or path is None:
+        return None
+    needed = [*(columns[name] for name in names if name not in fixed), table.value, *others]
+    optional = [columns[name] for name in fixed]
+    read = log.attempt((*place, "file"), read_table, path, needed, table.file, optional)
+    if read is None:
+        return None
+    cells, lines = read
+    known = {columns[name]: np.full(len(lines), value) for name, value in fixed.items()} | cells
+    points = np.column_stack([known[columns[name]] for name in names])
+    log.attempt((*place, "file"), _check_inside, context.box, points, lines, table.file, columns)
+    return FileContent(points, cells, lines)
 
 
 def file_within(directory: Path, text: str) -> Path:
@@ -219,10 +244,12 @@ def nodes_on(region: Box | Slice, table: schema.PhysicsTable, box: Box) -> Nodes
     fixed = dict(region.fixed) if isinstance(region, Slice) else {}
     free = [name for axis, name in enumerate(box.names) if axis not in fixed]
     sampled = table.rule in ("sobol", "monte-carlo")
-    counts = table.nodes if table.nodes is not None else DEFAULT_NODES.get(box.dimension, 4)
-    if table.nodes is None and sampled:
-        # As many points in total as the default grid, rounded up to a power of two, as Sobol points need.
-        counts = 2 ** math.ceil(len(free) * math.log2(DEFAULT_NODES.get(box.dimension, 4)))
+    counts = table.nodes
+    if counts is None:
+        counts = DEFAULT_NODES.get(box.dimension, 4)
+        if sampled:
+            # As many points in total as the default grid, rounded up to a power of two, as Sobol points need.
+            counts = 2 ** math.ceil(len(free) * math.log2(counts))
     if isinstance(counts, dict):
         require(not sampled, "nodes", counts, f"one whole number, since {table.rule} draws points, not a grid")
         require(set(counts) == set(free), "nodes", counts, f"a number for each of {listed(free)}")
@@ -237,30 +264,24 @@ def nodes_on(region: Box | Slice, table: schema.PhysicsTable, box: Box) -> Nodes
     return region(RULES[table.rule](tuple(counts.get(name, 2) for name in box.names)))  # fixed axes ignore the 2
 
 
-def start_value(choice: Any) -> Any:
-    """Return a fixed number, the start of a number to choose, or None."""
-    return choice.value if isinstance(choice, schema.Unknown) else choice
-
-
-def noise_option(table: schema.PhysicsTable) -> dict[str, Any]:
-    """Return the option of `impose` for the noise of a table."""
-    return {"noise": table.noise} if table.noise is not None else {"rho": start_value(table.rho)}
+def imposed(table: schema.PhysicsTable, name: str) -> dict[str, Any]:
+    """Return the options of `impose` for a block of a table: its noise and its name."""
+    noise = {"noise": table.noise} if table.noise is not None else {"rho": schema.start_of(table.rho)}
+    return noise | {"name": name}
 
 
 def physics(
-    table: schema.PhysicsTable, place: Place, named: Sequence[NamedBlock], log: MistakeLog, **more: Any
+    table: schema.PhysicsTable, place: Place, blocks: Sequence[Observation | None], texts: Sequence[str], **more: Any
 ) -> ParsedTable | None:
     """Return the blocks of a table of physics; None if one of them has a mistake."""
-    if table.noise is not None and table.rho is not None:
-        log((*place, "rho"), "noise and rho are both given; expected one of them")
-    blocks = [dataclasses.replace(each.block, name=each.name) for each in named if each.block is not None]
-    if len(blocks) < len(named):
+    good = tuple(block for block in blocks if block is not None)
+    if len(good) < len(blocks):
         return None
     temperature = table.rho if isinstance(table.rho, schema.Unknown) else None
-    return ParsedTable(place, tuple(blocks), tuple(each.text for each in named), temperature, **more)
+    return ParsedTable(place, good, tuple(texts), temperature, **more)
 
 
-def check_inside(box: Box, points: np.ndarray, lines: np.ndarray, file: str, columns: Mapping[str, str]) -> None:
+def _check_inside(box: Box, points: np.ndarray, lines: np.ndarray, file: str, columns: Mapping[str, str]) -> None:
     """Raise a `FileError` that names rows whose points lie outside the domain."""
     mistakes = []
     for axis, name in enumerate(box.names):

@@ -194,16 +194,18 @@ def figure_arrays(predictor: Predictor) -> tuple[xr.Dataset, dict[str, float]]:
     count = min(box.dimension, 2)
     axes = [np.linspace(box.lower[i], box.upper[i], FIGURE_POINTS[count]) for i in range(count)]
     fixed = _slice_point(predictor)[count:]
-    grid = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, count)
     table = predictor.table(np.column_stack([grid, np.tile(fixed, (len(grid), 1))]), texts)
-    dims, shape = ("first", "second")[:count], tuple(len(axis) for axis in axes)
+    dims, shape = ("first", "second")[:count], [len(axis) for axis in axes]
     readings = np.concatenate([np.empty(0), *(block.values for block in model.data)])
+    # The point of a functional is the mean of its nodes.
+    points = [np.tile(b.points.mean(axis=0), (b.size, 1)) if b.is_functional else b.points for b in model.data]
     results = xr.Dataset(
         {
             "mean": (("operator", *dims), table[texts].to_numpy().T.reshape(-1, *shape)),
             "std": (("operator", *dims), table[[f"{text}_std" for text in texts]].to_numpy().T.reshape(-1, *shape)),
             "reading": ("row", readings),
-            "reading_point": (("row", "coordinate"), np.concatenate([np.empty((0, box.dimension)), *_points(model)])),
+            "reading_point": (("row", "coordinate"), np.concatenate([np.empty((0, box.dimension)), *points])),
             "reading_block": ("row", np.repeat(np.arange(len(model.data)), [block.size for block in model.data])),
             "fitted": ("row", readings - _residuals(predictor)[: len(readings)]),
             "left_out": ("row", readings - left_out_residuals(system, predictor.left_out_variances)),
@@ -241,8 +243,3 @@ def _slice_point(predictor: Predictor) -> list[float]:
         return [0.5 * (a + b) for a, b in zip(box.lower, box.upper, strict=True)]
     points = np.random.default_rng(0).uniform(box.lower, box.upper, (500, box.dimension))
     return points[np.argmax(np.abs(predictor.posterior.mean(points)))].round(6).tolist()
-
-
-def _points(model: Model) -> list[np.ndarray]:
-    """Return the points of all data; for a functional, the mean of its points."""
-    return [np.tile(b.points.mean(axis=0), (b.size, 1)) if b.is_functional else b.points for b in model.data]

@@ -70,6 +70,13 @@ class Unknown(TomlTable):
         return self.unknown[0], self.unknown[1]
 
 
+def start_of(choice: Any, default: Any = None) -> Any:
+    """Return a fixed number, the start of a number to choose, or the default for a key that is not given."""
+    if choice is None:
+        return default
+    return choice.value if isinstance(choice, Unknown) else choice
+
+
 OPEN = "{ unknown = [low, high] } to choose it, with low < high and optionally start = ..."
 CHOICE = f"a fixed number, or {OPEN}"
 POSITIVE = f"a fixed positive number, or {OPEN}"
@@ -389,11 +396,22 @@ INITIAL_CONDITION = '; an initial condition has type dirichlet and face "t = 0"'
 T = TypeVar("T", bound=TomlTable)
 
 
-def validated(kind: type[T], raw: Any, place: Place, report: Report) -> T | None:
-    """Return a table, and report every mistake in it; None if it is unusable even without its bad keys."""
+def validated(kind: type[T] | Mapping[str, type[T]], raw: Any, place: Place, report: Report) -> T | None:
+    """Return a table, and report every mistake in it; None if it is unusable even without its bad keys.
+
+    With several kinds, the key `type` of the table says which of them it is.
+    """
     if not isinstance(raw, Mapping):
         report(place, f"found {describe(raw)}; expected a table")
         return None
+    if isinstance(kind, Mapping):
+        name = raw.get("type")
+        if not isinstance(name, str) or name not in kind:
+            found = f"found {describe(name)}" if "type" in raw else "type is missing"
+            allowed = _choices(name, list(kind)) + (INITIAL_CONDITION if name == "initial" else "")
+            report((*place, "type") if "type" in raw else place, f"{found}; expected {allowed}")
+            return None
+        kind = kind[name]
     try:
         return kind.model_validate(dict(raw))
     except ValidationError as error:
@@ -407,20 +425,6 @@ def validated(kind: type[T], raw: Any, place: Place, report: Report) -> T | None
         return kind.model_validate({key: value for key, value in raw.items() if key not in bad_keys})
     except ValidationError:
         return None
-
-
-def by_type(kinds: Mapping[str, type[T]], raw: Any, place: Place, report: Report) -> T | None:
-    """Return a table whose key `type` determines its other keys."""
-    if not isinstance(raw, Mapping):
-        report(place, f"found {describe(raw)}; expected a table")
-        return None
-    name = raw.get("type")
-    if not isinstance(name, str) or name not in kinds:
-        found = f"found {describe(name)}" if "type" in raw else "type is missing"
-        allowed = _choices(name, list(kinds)) + (INITIAL_CONDITION if name == "initial" else "")
-        report((*place, "type") if "type" in raw else place, f"{found}; expected {allowed}")
-        return None
-    return validated(kinds[name], raw, place, report)
 
 
 def expected(kind: type[TomlTable], key: str) -> str:

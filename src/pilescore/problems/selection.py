@@ -374,8 +374,11 @@ def _choose(
 def _ranked(problem: Problem, searched: Mapping[str, KernelResult]) -> list[RankedKernel]:
     """Return the results for all kernels, best first, with ranks and differences."""
     rows = {name: result.row.model_dump() for name, result in searched.items()}
-    missing = {name: {key: math.nan for key, value in row.items() if value is None} for name, row in rows.items()}
-    table = ranked(problem.models, {name: row | missing[name] for name, row in rows.items()})
+    # Rows of failed kernels have no size. pandas takes NaN for a missing number, the summary None.
+    numbers = {
+        name: {key: math.nan if value is None else value for key, value in row.items()} for name, row in rows.items()
+    }
+    table = ranked(problem.models, numbers)
     columns = table.astype(object).where(table.notna(), None).to_dict(orient="index")
     return [
         RankedKernel(**searched[str(name)].model_dump(exclude={"row"}), row=RankedScore(**rows[str(name)] | row))

@@ -259,15 +259,12 @@ def _chosen(selection: Selection) -> Section:
 
 def _bounds(over: Mapping[str, Any], name: str) -> tuple[float, float] | None:
     """Return the bounds of a hyperparameter or of an element of one; None if it was not searched."""
-    if name in over:
-        low, high = over[name]
-        return float(low), float(high)
     element = re.fullmatch(r"(.+)\[(\d+)\]", name)
-    if element is None or element[1] not in over:
+    base, index = (element[1], int(element[2])) if element and name not in over else (name, 0)
+    if base not in over:
         return None
-    low, high = over[element[1]]
-    index = int(element[2])
-    return float(np.ravel(low)[index % np.size(low)]), float(np.ravel(high)[index % np.size(high)])
+    low, high = map(np.ravel, over[base])
+    return float(low[index % low.size]), float(high[index % high.size])  # one bound may serve all elements
 
 
 def _kernels(selection: Selection) -> Section:

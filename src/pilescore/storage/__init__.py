@@ -2,7 +2,7 @@
 
 from .datasets import DatasetFile, ResumableResults, SweepTable
 from .directories import DIGEST, FIGURES, REPORT, RESULTS, SUMMARY, Folder
-from .files import replace, require_regular, unreadable
+from .files import file_error, opened, replace
 
 __all__ = [
     "DIGEST",
@@ -14,7 +14,7 @@ __all__ = [
     "Folder",
     "ResumableResults",
     "SweepTable",
+    "file_error",
+    "opened",
     "replace",
-    "require_regular",
-    "unreadable",
 ]

@@ -22,10 +22,10 @@ from ..errors import InputError, SaveError, require
 from .files import remove, temporary_path, write
 
 WRITE_EVERY = 2.0
-"""Shortest time between writes, in seconds; a result that takes longer is written immediately."""
+"""The shortest time between writes, in seconds. A result that takes longer is written immediately."""
 
 WRITE_SHARE = 0.05
-"""Largest fraction of the time spent on writing."""
+"""The largest fraction of the time spent on writing."""
 
 
 class DatasetFile:
@@ -45,7 +45,7 @@ class DatasetFile:
             )
         self.path = path.resolve()  # a link is kept, and its target replaced
         self.is_directory = path.suffix == ".zarr"
-        self.before = self.path.with_name(f".{self.path.name}.old")
+        self.old = self.path.with_name(f".{self.path.name}.old")
         temporary_path(self.path)  # removes leftovers of killed writers
         with self._locked():
             self._restore()
@@ -96,18 +96,18 @@ class DatasetFile:
         try:
             self._restore()
             if self.path.exists():
-                os.replace(self.path, self.before)
+                os.replace(self.path, self.old)
             os.replace(temporary, self.path)
         finally:
             self._restore()
 
     def _restore(self) -> None:
         """Repair a directory whose writer was stopped between the two renames, or after them."""
-        if self.is_directory and self.before.exists():
+        if self.is_directory and self.old.exists():
             if self.path.exists():
-                remove(self.before)
+                remove(self.old)
             else:
-                os.replace(self.before, self.path)
+                os.replace(self.old, self.path)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -124,10 +124,10 @@ class DatasetFile:
 
 
 class ResumableResults(abc.ABC):
-    """Results that grow and are saved regularly; an interrupted computation resumes from the saved ones."""
+    """Results that grow and are saved regularly. An interrupted computation resumes from the saved ones."""
 
     work: str
-    """Name of the computation in messages."""
+    """The name of the computation in messages."""
     depends: str
     """What the computation depends on, in messages."""
 
@@ -211,40 +211,36 @@ class SweepTable(ResumableResults):
         self.blocks = np.array(blocks, dtype=object)
         shape = tuple(len(column) for column in axes.values())
         self.arrays = {name: np.full(shape, math.nan) for name in names}
-        self.shares = np.full((*shape, len(blocks)), math.nan)
-        self.status = np.full(shape, "pending", dtype=object)
-        self.reason = np.full(shape, "", dtype=object)
+        self.arrays["shares"] = np.full((*shape, len(blocks)), math.nan)
+        self.arrays["status"] = np.full(shape, "pending", dtype=object)
+        self.arrays["reason"] = np.full(shape, "", dtype=object)
 
     @property
     def size(self) -> int:
-        """Number of points."""
-        return self.status.size
+        """The number of points."""
+        return self.arrays["status"].size
 
     @property
     def done(self) -> int:
-        """Number of points that are not pending."""
-        return int((self.status != "pending").sum())
+        """The number of points that are not pending."""
+        return int((self.arrays["status"] != "pending").sum())
 
     def pending(self, where: tuple[int, ...]) -> bool:
         """Whether a point has not been scored yet."""
-        return bool(self.status[where] == "pending")
+        return bool(self.arrays["status"][where] == "pending")
 
     def put(self, where: tuple[int, ...], outcome: Mapping[str, Any]) -> None:
         """Store the outcome of one point."""
-        for name, array in self.arrays.items():
-            array[where] = outcome.get(name, math.nan)
-        self.shares[where] = outcome.get("shares", math.nan)
-        self.reason[where] = outcome.get("reason", "")
-        self.status[where] = outcome["status"]  # last: it marks the other entries as valid
+        for name in self.arrays.keys() - {"status"}:
+            self.arrays[name][where] = outcome.get(name, "" if name == "reason" else math.nan)
+        # The status comes last: after an interrupt in between, the point is still pending.
+        self.arrays["status"][where] = outcome["status"]
         self.changed = True
 
     def dataset(self) -> xr.Dataset:
         """Return the results so far."""
-        dims = tuple(self.axes)
-        variables: dict[str, Any] = {name: (dims, array.copy()) for name, array in self.arrays.items()}
-        variables["shares"] = ((*dims, "block"), self.shares.copy())
-        variables["status"] = (dims, self.status.copy())
-        variables["reason"] = (dims, self.reason.copy())
+        dims = {"shares": (*self.axes, "block")}
+        variables = {name: (dims.get(name, tuple(self.axes)), array.copy()) for name, array in self.arrays.items()}
         return xr.Dataset(variables, {**self.axes, "block": self.blocks}, {"fingerprint": self.mark})
 
     @property
@@ -254,10 +250,7 @@ class SweepTable(ResumableResults):
 
     def take(self, old: xr.Dataset) -> None:
         """Adopt the results of an earlier run."""
-        for name in self.arrays:
-            self.arrays[name] = old[name].values.astype(float)
-        self.shares = old["shares"].values.astype(float)
-        self.status, self.reason = (old[name].values.astype(object) for name in ("status", "reason"))
+        self.arrays = {name: old[name].values.astype(array.dtype) for name, array in self.arrays.items()}
 
 
 def _zarr_files(dataset: xr.Dataset) -> dict[str, bytes]:

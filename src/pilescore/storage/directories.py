@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import math
 import os
 import shutil
 import tempfile
@@ -30,7 +29,7 @@ PARTS, SETTINGS, RESULTS, SUMMARY, FIGURES, REPORT = (
 )
 KINDS = ("png", "pdf")
 DIGEST = " digest"
-"""Suffix of settings whose value is a digest of something larger."""
+"""The suffix of settings whose value is a digest of something larger."""
 
 
 class Folder:
@@ -75,7 +74,7 @@ class Folder:
     @property
     def finished(self) -> bool:
         """Whether results and summary of these settings exist, and no parts are left."""
-        same = _loaded(self.path / SUMMARY, "settings") == self.settings
+        same = self._summary.get("settings") == self.settings
         return same and (self.path / RESULTS).is_file() and not self._parts.exists()
 
     @contextlib.contextmanager
@@ -96,9 +95,8 @@ class Folder:
             if self.overwrite:
                 self._clear()
             if not self.finished and not self._parts.exists():
-                beginning = (
-                    self.path / f".{PARTS}"
-                )  # renamed when complete: parts without settings could not be resumed
+                # Renamed when it is complete: parts without settings could not be resumed.
+                beginning = self.path / f".{PARTS}"
                 beginning.mkdir(exist_ok=True)
                 replace(beginning / SETTINGS, _as_bytes(self.settings))
                 beginning.rename(self._parts)
@@ -132,7 +130,7 @@ class Folder:
         results = DatasetFile(self.path / RESULTS).read()
         require(results is not None, "out", str(self.path), f"a directory with {RESULTS}")
         assert results is not None
-        return results, json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
+        return results, self._summary
 
     def close(self) -> None:
         """Remove the parts, whose content is now in the results."""
@@ -141,6 +139,10 @@ class Folder:
     @property
     def _parts(self) -> Path:
         return self.path / PARTS
+
+    @property
+    def _summary(self) -> dict[str, Any]:
+        return _loaded(self.path / SUMMARY) or {}
 
     def _check_place(self) -> None:
         require(not self.path.exists() or self.path.is_dir(), "out", str(self.path), "a directory, not a file")
@@ -158,7 +160,7 @@ class Folder:
             return
         saved = _loaded(self._parts / SETTINGS)
         if saved is None:
-            saved = _loaded(self.path / SUMMARY, "settings")
+            saved = self._summary.get("settings")
         if not isinstance(saved, dict):
             raise InputError(f"out: {self.path} holds no work that can be resumed")
         names = sorted(name for name in {*saved, *self.settings} if saved.get(name) != self.settings.get(name))
@@ -179,8 +181,11 @@ class Folder:
 
     def _clear(self) -> None:
         """Remove the files of an earlier run, as listed in its summary."""
-        if isinstance(_loaded(self.path / SUMMARY, "settings"), dict):
-            names, files = (_as_list(_loaded(self.path / SUMMARY, key)) for key in ("figures", "files"))
+        summary = self._summary
+        if isinstance(summary.get("settings"), dict):
+            # The summary may be damaged, or written by a stranger.
+            listed = [summary.get(key) for key in ("figures", "files")]
+            names, files = (names if isinstance(names, list) else [] for names in listed)
             drawn = [f"{FIGURES}/{name}.{kind}" for name in names for kind in KINDS]
             for name in (RESULTS, SUMMARY, REPORT, *drawn, *files):
                 path = self.path / str(name).replace("\0", "")
@@ -195,28 +200,16 @@ def _digest(settings: Mapping[str, Any], *names: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+def _as_bytes(content: Mapping[str, Any]) -> bytes:
+    """Return the content as JSON, with null for NaN and infinity, which JSON does not have."""
+    finite = json.loads(json.dumps(content), parse_constant=lambda name: None)
+    return (json.dumps(finite, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def _as_bytes(content: Any) -> bytes:
-    return (json.dumps(_finite(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
-
-
-def _finite(content: Any) -> Any:
-    """Replace numbers that JSON does not support by null."""
-    if isinstance(content, Mapping):
-        return {key: _finite(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
-
-
-def _loaded(path: Path, *keys: str) -> Any:
+def _loaded(path: Path) -> dict[str, Any] | None:
+    """Return the object in a JSON file; None if the file is missing or damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        for key in keys:
-            content = content[key]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError):
         return None
-    return content
+    return content if isinstance(content, dict) else None

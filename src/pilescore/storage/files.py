@@ -9,9 +9,9 @@ import re
 import shutil
 import stat
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import psutil
 
@@ -69,36 +69,37 @@ def remove(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def require_regular(path: Path, file: str, suffixes: Sequence[str]) -> int:
-    """Return the size of a file in bytes; raise a `FileError` if it is missing or not a regular file.
-
-    Opening a pipe or a device could block or have side effects.
+@contextlib.contextmanager
+def opened(path: Path, file: str, suffixes: Sequence[str]) -> Iterator[BinaryIO]:
+    """Open a file for reading; raise a `FileError` if it is missing, not a regular file or unreadable.
 
     Parameters
     ----------
     path
         The file.
     file
-        Name of the file in messages.
+        The name of the file in messages.
     suffixes
-        Suffixes of files to suggest instead.
+        The suffixes of files to suggest instead.
     """
+    if "\0" in str(path):
+        raise file_error(file, "cannot be read: embedded null byte")
     try:
-        status = path.stat()
+        # Check the kind first: opening a pipe or a device could block or have side effects.
+        kind = stat.S_IFMT(path.stat().st_mode)
+        if kind != stat.S_IFREG:
+            raise file_error(file, f"found {_KINDS.get(kind, 'something else')}; expected a file")
+        with path.open("rb") as stream:
+            yield stream
     except (FileNotFoundError, NotADirectoryError):
-        raise FileError([Mistake(f"no such file{_others(path, suffixes)}", file=file)]) from None
-    except (OSError, ValueError) as error:
-        raise unreadable(file, error) from error
-    kind = stat.S_IFMT(status.st_mode)
-    if kind != stat.S_IFREG:
-        raise FileError([Mistake(f"found {_KINDS.get(kind, 'something else')}; expected a file", file=file)])
-    return status.st_size
+        raise file_error(file, f"no such file{_others(path, suffixes)}") from None
+    except OSError as error:
+        raise file_error(file, f"cannot be read: {error.strerror or error}") from error
 
 
-def unreadable(file: str, error: Exception) -> FileError:
-    """Return the error for a file that the system refuses to read."""
-    reason = getattr(error, "strerror", None) or error
-    return FileError([Mistake(f"cannot be read: {reason}", file=file)])
+def file_error(file: str, text: str, line: int | None = None) -> FileError:
+    """Return the error for one mistake in a file."""
+    return FileError([Mistake(text, line=line, file=file)])
 
 
 def _others(path: Path, suffixes: Sequence[str]) -> str:
