@@ -1,9 +1,9 @@
-"""Cost of choosing: landscapes, minimisation and sweeps against the work that they cannot avoid.
+"""The time of landscapes, minimisation and sweeps, relative to the work that they cannot avoid.
 
-Every figure is a ratio of times taken in one process:
+Every number is a ratio of times from one process:
 
     python -m benchmarks.choosing            # the table
-    python -m benchmarks.choosing --smoke    # small sizes, to see that it runs
+    python -m benchmarks.choosing --smoke    # small sizes, a smoke test
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SIX = {
 
 
 def landscape(side: int, points: int) -> float:
-    """Return the cost of data-free scores on a grid of θ and s over a bare loop of as many dpotrf calls."""
+    """Return the time of data-free scores on a grid of θ and s, divided by that of a loop of as many dpotrf calls."""
     strip = ps.Box(t=(0, 1), x=(0, 2 * np.pi))
     dt, dx = ps.partials(strip)
     physics = ps.impose(dt + 30 * dx, 0.0, on=strip.interior(ps.GaussLegendre(side)))
@@ -59,7 +59,7 @@ def landscape(side: int, points: int) -> float:
 
 
 def minimisation(data: int, side: int, budget: int) -> tuple[float, int]:
-    """Return the cost of a search over six hyperparameters over its evaluations times one value and gradient."""
+    """Return the time of a search over six hyperparameters, divided by that of its evaluations; and their number."""
     base = convection(data, side)
     kernel = ps.AnisotropicRBF(theta=1.4, s=0.8, bandwidth=0.3)
     model = ps.Model(kernel, base.data, base.physics, gamma=0.02, rho=0.02)
@@ -80,7 +80,7 @@ def minimisation(data: int, side: int, budget: int) -> tuple[float, int]:
 
 
 def temperatures(side: int, points: int) -> float:
-    """Return the cost of a sweep over ρ at a fixed kernel over a loop of scores."""
+    """Return the time of a sweep over ρ at a fixed kernel, divided by that of a loop of scores."""
     model = poisson(side)
     values = np.geomspace(1e-3, 10, points)
 
@@ -95,9 +95,9 @@ def temperatures(side: int, points: int) -> float:
 
 
 def with_errors(side: int, seeds: int) -> float:
-    """Return the cost of a sweep with true errors and losses, of several seeds, over LAPACK's part of it.
+    """Return the time of a sweep with true errors and losses for several seeds, divided by that of its LAPACK calls.
 
-    That is, for each bandwidth, one factorisation, and triangular solves for the posterior variances of f and Δf at
+    These are, for each bandwidth, one factorisation, and triangular solves for the posterior variances of f and Δf at
     900 nodes and for leave-one-out at the data.
     """
     bandwidths = [0.3, 0.4, 0.5]
@@ -125,7 +125,7 @@ def with_errors(side: int, seeds: int) -> float:
 
 
 def side_by_side(side: int) -> float:
-    """Return the cost of four starts together over the same four one after the other."""
+    """Return the time of four starts run in parallel, divided by that of the same four run one after the other."""
     model = poisson(side)
     over = {"kernel.bandwidth": (0.1, 2.0), "gamma": (1e-4, 10.0), "rho": (1e-6, 10.0)}
     starts = [{"kernel.bandwidth": h} for h in (0.2, 0.4, 0.7, 1.2)]
@@ -147,7 +147,7 @@ def ratio(work: Callable[[], object], against: Callable[[], object], repetitions
     for repetition in range(repetitions + 1):
         for series, call in zip(times, (work, against), strict=True):
             taken = seconds(call)
-            if repetition:  # the first compiles
+            if repetition:  # the first call compiles
                 series.append(taken)
     return statistics.median(times[0]) / statistics.median(times[1])
 
@@ -156,7 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="small sizes and few repetitions")
     smoke = parser.parse_args().smoke
-    print("| what | against | ratio | at most |")
+    print("| work | compared with | ratio | at most |")
     print("|---|---|---|---|")
     side, points = (8, 10) if smoke else (20, 50)
     value = landscape(side, points)

@@ -1,7 +1,7 @@
 """How often the inferred parameters of examples/transport lie within two standard errors of the truth.
 
-`python -m benchmarks.coverage` draws the noise anew by 20 seeds and infers velocity and diffusivity from each;
-`--smoke` by one. It ends with exit code 1 if both lie within two standard errors in fewer than 17 of 20.
+`python -m benchmarks.coverage` draws new noise with each of 20 seeds, and infers velocity and diffusivity from each
+draw; `--smoke` uses one seed. The exit code is 1 if both lie within two standard errors in fewer than 17 of 20 draws.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ NAME = "transport"
 
 
 def made() -> Any:
-    """Return the module that makes the examples' data."""
+    """Return the module that generates the data of the examples."""
     found = importlib.util.spec_from_file_location("make", EXAMPLES / "make.py")
     assert found is not None
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
-    sys.modules["make"] = module  # its dataclasses look themselves up
+    sys.modules["make"] = module  # its dataclasses look up their own module
     found.loader.exec_module(module)
     return module
 
 
 def inferred(seed: int) -> ps.problems.Selection:
-    """Return what `pilescore select` finds with the readings of a seed."""
+    """Return the result of `pilescore select` for the data of a seed."""
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         made().write(place, seed)
@@ -59,7 +59,7 @@ def main() -> int:
     counts = dict(zip(truth, within.sum(axis=0).tolist(), strict=True))
     both = int(within.all(axis=1).sum())
     counted = ", ".join(f"{name} {count}" for name, count in counts.items())
-    print(f"\nWithin two standard errors: {counted}, both {both} of {len(scaled)} (normal errors: 0.91 of them).")
+    print(f"\nWithin two standard errors: {counted}, both {both} of {len(scaled)} (expected for normal errors: 91%).")
     spread = ", ".join(f"{value:.2f}" for value in np.sqrt(np.mean(np.square(scaled), axis=0)))
     print(f"Root mean square of the errors, in standard errors: {spread}.")
     return 0 if both >= 0.85 * len(scaled) or len(scaled) < 20 else 1

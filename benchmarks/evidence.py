@@ -1,9 +1,9 @@
-"""Cost of PILE and of its gradient against LAPACK's Cholesky factorisation of the same matrix.
+"""The time of PILE and its gradient, relative to LAPACK's Cholesky factorisation of the same matrix.
 
-Every figure is a ratio of medians of interleaved repetitions in one process:
+Every number is a ratio of medians of interleaved repetitions in one process:
 
     python -m benchmarks.evidence            # the table, peak memory and first calls
-    python -m benchmarks.evidence --smoke    # small sizes, to see that it runs
+    python -m benchmarks.evidence --smoke    # small sizes, a smoke test
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LIMITS = {338: (3.0, 9.0), 1400: (1.5, 4.2), 5000: (1.35, 3.6)}
 
 
 def poisson(side: int) -> ps.Model:
-    """W1 at `side` = 13: noisy f and Δf on a Chebyshev grid of side² nodes."""
+    """Return noisy f and Δf on a Chebyshev grid of side² nodes; `side` = 13 is workload W1."""
     square = ps.Box(x=(-1, 1), y=(-1, 1))
     nodes = square.interior(ps.quadrature.Chebyshev(side))
     truth = np.sin(np.pi * nodes.points[:, 0]) * np.sin(np.pi * nodes.points[:, 1])
@@ -45,7 +45,7 @@ def poisson(side: int) -> ps.Model:
 
 
 def convection(data: int, side: int) -> ps.Model:
-    """W2 at (1000, 20): random noisy data and f_t + 30 f_x = 0 on side² Gauss–Legendre nodes."""
+    """Return random noisy data and f_t + 30 f_x = 0 on side² Gauss–Legendre nodes; (1000, 20) is workload W2."""
     strip = ps.Box(t=(0, 1), x=(0, 2 * np.pi))
     dt, dx = ps.partials(strip)
     rng = np.random.default_rng(0)
@@ -78,7 +78,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def ratios(model: ps.Model, repetitions: int) -> tuple[float, float, float]:
-    """Return value, value and gradient, and assembly alone, each over dpotrf."""
+    """Return the times of the value, of value and gradient, and of assembly, each divided by that of dpotrf."""
     rows = layout(model.blocks)
     matrix = covariance(model.kernel, rows, float(model.eta))
     matrix.flat[:: model.size + 1] += model.noise[rows.order]
@@ -98,13 +98,13 @@ def ratios(model: ps.Model, repetitions: int) -> tuple[float, float, float]:
         "gradient": lambda: seconds(lambda: ps.pile_and_gradient(model, NAMES)),
         "assembly": lambda: seconds(lambda: covariance(model.kernel, rows, 1.0)),
     }
-    if model.size < 500:  # where one thread may be the faster
+    if model.size < 500:  # one thread may be faster here
         works["one thread"] = factor_with_one_thread
     times: dict[str, list[float]] = {name: [] for name in works}
     for repetition in range(repetitions + 1):
         for name, work in works.items():
             taken = work()
-            if repetition:  # the first compiles
+            if repetition:  # the first call compiles
                 times[name].append(taken)
     median = {name: statistics.median(series) for name, series in times.items()}
     factor_time = min(median["factor"], median.get("one thread", np.inf))
@@ -112,7 +112,7 @@ def ratios(model: ps.Model, repetitions: int) -> tuple[float, float, float]:
 
 
 def peak_memory() -> float:
-    """Return the largest resident memory of this process so far, in bytes (Linux)."""
+    """Return the peak resident memory of this process so far, in bytes (Linux)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return 1024.0 * float(line.split()[1])
@@ -120,7 +120,7 @@ def peak_memory() -> float:
 
 
 def first_calls(name: str) -> None:
-    """Time the first calls in this fresh process, and the peak memory over the idle process."""
+    """Print the times of the first calls in this new process, and the peak memory above that of the idle process."""
     model = WORKLOADS[name]()
     idle = peak_memory()
     value = seconds(lambda: ps.pile(model))
@@ -153,7 +153,7 @@ def main() -> None:
         most = LIMITS.get(model.size, ("", ""))
         print(f"| {name} | {value:.2f} | {most[0]} | {gradient:.2f} | {most[1]} | {assembly:.2f} |", flush=True)
     if not options.smoke:
-        print("\n| workload | first value, s | then first gradient, s | peak memory over idle, N² doubles |")
+        print("\n| workload | first value, s | then first gradient, s | peak memory above idle, N² doubles |")
         print("|---|---|---|---|")
         for name in WORKLOADS:
             value, gradient, extra = in_fresh_process(name)

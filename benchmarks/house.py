@@ -1,10 +1,10 @@
-"""The size of the package: entries, layers, modules, lines of code and of comments, public names and parameters.
+"""Count the modules, layers, lines of code and comments, public names and parameters of the package.
 
     python -m benchmarks.house                   # this checkout
-    python -m benchmarks.house --against v0.1.0  # lines of another revision of git beside it
+    python -m benchmarks.house --against v0.1.0  # compared with another git revision
 
-A line of code is not blank, a comment or a docstring. A comment line holds nothing but a comment; remarks are comments
-behind code. Instructions to tools (`# noqa`, `# type:`, `# fmt:`) are neither.
+A line of code is not blank, a comment or a docstring. A comment line contains only a comment; a remark is a comment
+after code. Instructions to tools (`# noqa`, `# type:`, `# fmt:`) count as neither.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NOT_CODE = {
 
 @dataclasses.dataclass
 class Lines:
-    """The modules of an entry of the package, and their lines."""
+    """The numbers of modules and lines in a top-level entry of the package."""
 
     modules: int = 0
     code: int = 0
@@ -54,7 +54,7 @@ class Lines:
 
 
 def count_lines(text: str) -> Lines:
-    """Return the lines of code and of comments of a module."""
+    """Count the lines of code and comments in a module."""
     strings = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr))
     docstrings = {
         line
@@ -73,7 +73,7 @@ def count_lines(text: str) -> Lines:
 
 
 def count_entries(files: Iterable[tuple[str, str]]) -> dict[str, Lines]:
-    """Return the lines of each top-level entry of the package, from the paths in it and their texts."""
+    """Count the lines of each top-level entry of the package, from pairs of path and text."""
     entries: dict[str, Lines] = collections.defaultdict(Lines)
     for path, text in files:
         entries[path.split("/")[0]].add(count_lines(text))
@@ -81,14 +81,14 @@ def count_entries(files: Iterable[tuple[str, str]]) -> dict[str, Lines]:
 
 
 def files_here() -> Iterator[tuple[str, str]]:
-    """Yield the modules of this checkout."""
+    """Yield path and text of each module in this checkout."""
     package = ROOT / SOURCE
     for path in package.rglob("*.py"):
         yield path.relative_to(package).as_posix(), path.read_text(encoding="utf-8")
 
 
 def files_of(revision: str) -> Iterator[tuple[str, str]]:
-    """Yield the modules of a revision of git."""
+    """Yield path and text of each module in a git revision."""
     command = ["git", "archive", "--format=tar", revision, SOURCE]
     packed = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
@@ -99,7 +99,7 @@ def files_of(revision: str) -> Iterator[tuple[str, str]]:
 
 
 def public_objects() -> dict[str, Any]:
-    """Return everything public by its dotted name."""
+    """Return all public objects by dotted name."""
     found = {name: getattr(ps, name) for name in ps.__all__}
     for space in NAMESPACES:
         module = getattr(ps, space, None)
@@ -139,7 +139,7 @@ def compare(entries: Mapping[str, Lines], others: Mapping[str, Lines], revision:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--against", metavar="REV", help="a revision of git whose lines are counted, too")
+    parser.add_argument("--against", metavar="REV", help="a git revision to compare with")
     revision = parser.parse_args().against
     entries = count_entries(files_here())
     total = Lines()
@@ -149,7 +149,7 @@ def main() -> None:
         "contracts"
     ]
     layers = next(each["layers"] for each in contracts if each.get("containers") == ["pilescore"])
-    print("| what | count |\n|---|---|")
+    print("| quantity | count |\n|---|---|")
     inside = entries.keys() - {"__init__.py", "__main__.py"}
     print(f"| top-level entries, without `__init__` and `__main__` | {len(inside)} |")
     print(f"| layers in the contract | {len(layers)} |\n| modules | {total.modules} |")

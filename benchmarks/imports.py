@@ -1,10 +1,10 @@
-"""How long `import pilescore` takes, over `import jax, equinox, scipy.linalg`, which it is built on.
+"""The time of `import pilescore`, divided by that of `import jax, equinox, scipy.linalg`, its main dependencies.
 
-New processes import the one and the other in turn; each says how long it took, without the start of Python. Then what
-else is imported, by its own time:
+New processes run the two imports alternately and report their times, without the start of Python. A second table lists
+the other imported packages by their own import time:
 
     python -m benchmarks.imports            # 21 processes of each kind
-    python -m benchmarks.imports --smoke    # 2, to see that it runs
+    python -m benchmarks.imports --smoke    # 2, a smoke test
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ MARK = "beyond the base"
 
 
 def seconds(statement: str) -> float:
-    """Return how long a statement takes in a new process."""
+    """Return the time of a statement in a new process."""
     code = f"import time; start = time.perf_counter(); {statement}; print(time.perf_counter() - start)"
     return float(subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def beyond() -> dict[str, float]:
-    """Return the seconds of what `import pilescore` imports beyond the base, by package, the longest first."""
+    """Return the import times, in seconds, of packages that `import pilescore` adds to the base, the longest first."""
     code = f"import sys; {BASE}; print({MARK!r}, file=sys.stderr); {OURS}"
     command = [sys.executable, "-X", "importtime", "-c", code]
     said = subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True).stderr
@@ -42,18 +42,18 @@ def beyond() -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="few processes, to see that it runs")
+    parser.add_argument("--smoke", action="store_true", help="few processes, a smoke test")
     repetitions = 2 if parser.parse_args().smoke else 21
     times: dict[str, list[float]] = {BASE: [], OURS: []}
     for repetition in range(repetitions + 1):
         for statement, series in times.items():
             taken = seconds(statement)
-            if repetition:  # the first compiles modules, and has the files read from disk
+            if repetition:  # the first run compiles modules and reads files from disk
                 series.append(taken)
     median = {statement: statistics.median(series) for statement, series in times.items()}
     print(f"| `{OURS}` over `{BASE}` | at most |\n|---|---|")
     print(f"| {median[OURS] / median[BASE]:.2f} | {LIMIT} |\n")
-    print("| what else is imported | own time, of that of the base |\n|---|---|")
+    print("| other imported packages | own time, relative to the base |\n|---|---|")
     for package, own in list(beyond().items())[:SHOWN]:
         print(f"| `{package}` | {own / median[BASE]:.1%} |")
 

@@ -1,11 +1,11 @@
-"""Cost of scoring a trained network against its bare Jacobian and an eigendecomposition.
+"""The time of scoring a trained network, relative to its Jacobian and an eigendecomposition.
 
-Every figure is a ratio of times in one process, each the median of interleaved repetitions after a first call that
-compiles: of `network_pile`, over the Jacobian of the same rows written by hand and `scipy.linalg.eigh` of a matrix of
-the smaller of the two sizes:
+Every number is the time of `network_pile`, divided by the time of a hand-written Jacobian of the same rows and
+`scipy.linalg.eigh` of the smaller Gram matrix. The times are medians of interleaved repetitions in one process, after
+a first call that compiles:
 
     python -m benchmarks.networks            # the table
-    python -m benchmarks.networks --smoke    # small sizes, to see that it runs
+    python -m benchmarks.networks --smoke    # small sizes, a smoke test
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def apply(params: Any, point: jax.Array) -> jax.Array:
 
 
 def model(inside: int, sides: int) -> ps.Model:
-    """Convection: the equation and the initial condition."""
+    """Return a model of convection: the equation and the initial condition."""
     dt, dx = ps.partials(STRIP)
     return ps.Model(
         kernel=ps.RBF(bandwidth=1.0),
@@ -64,7 +64,7 @@ def rows_of(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
 
 def times(jobs: dict[str, Callable[[], object]], repeat: int) -> dict[str, float]:
-    """Return the median time of each job, taken in turns."""
+    """Return the median time of each job; the jobs run alternately."""
     taken: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(repeat):
         for name, job in jobs.items():
@@ -106,9 +106,9 @@ def measure(sizes: list[int], inside: int, sides: int, repeat: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--smoke", action="store_true", help="small sizes, to see that it runs")
+    parser.add_argument("--smoke", action="store_true", help="small sizes, a smoke test")
     smoke = parser.parse_args().smoke
-    print("| rows | parameters | of the two, the Jacobian is | held | streamed | last layer | at most (held) |")
+    print("| rows | parameters | share of the Jacobian | stored | streamed | last layer | at most (stored) |")
     print("|---|---|---|---|---|---|---|")
     if smoke:
         measure([2, 16, 16, 1], 60, 20, 2)

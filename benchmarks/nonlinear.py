@@ -1,10 +1,10 @@
-"""Cost of solving a nonlinear model against LAPACK's Cholesky factorisations of the same size.
+"""The time of solving a nonlinear model, relative to LAPACK's Cholesky factorisations of the same size.
 
-Every figure is a ratio of times in one process: of the solve, over its number of factorisations times `dpotrf` of the
-same matrix, each the median of interleaved repetitions:
+Every number is the time of a solve, divided by its number of factorisations times the time of `dpotrf` for the same
+matrix. Both times are medians of interleaved repetitions in one process:
 
     python -m benchmarks.nonlinear            # the table
-    python -m benchmarks.nonlinear --smoke    # small sizes, to see that it runs
+    python -m benchmarks.nonlinear --smoke    # small sizes, a smoke test
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def sides(lower: tuple[float, float], upper: tuple[float, float], count: int) ->
 def posed(
     equation: ps.Nonlinear, source: object, box: ps.Box, bandwidth: object, counts: tuple[int, int], noise: float
 ) -> ps.Model:
-    """Return an equation on random points of a rectangle, with zero sides."""
+    """Return a model of an equation at random points in a rectangle, with zero boundary values."""
     inner, outer = counts
     lower, upper = (box.lower[0], box.lower[1]), (box.upper[0], box.upper[1])
     points = np.random.default_rng(0).uniform(lower, upper, (inner, 2))
@@ -52,7 +52,7 @@ def posed(
 
 
 def elliptic(inner: int, outer: int) -> ps.Model:
-    """−Δu + u³ = g."""
+    """Return a model of −Δu + u³ = g."""
     square = ps.Box(x=(0, 1), y=(0, 1))
     equation = ps.Nonlinear(lambda p, u, lap: -lap + u**3, of=(ps.identity, ps.laplacian(square)))
     source = equation(lambda p: jnp.sin(jnp.pi * p[0]) * jnp.sin(jnp.pi * p[1]))
@@ -60,7 +60,7 @@ def elliptic(inner: int, outer: int) -> ps.Model:
 
 
 def burgers(inner: int, outer: int) -> ps.Model:
-    """u_t + u u_x = 0.02 u_xx, forced."""
+    """Return a model of u_t + u u_x = 0.02 u_xx + g."""
     strip = ps.Box(t=(0, 1), x=(-1, 1))
     dt, dx = ps.partials(strip)
     equation = ps.Nonlinear(
@@ -73,7 +73,7 @@ def burgers(inner: int, outer: int) -> ps.Model:
 
 
 def eikonal(inner: int, outer: int) -> ps.Model:
-    """|∇u|² = 1 + 0.1 Δu."""
+    """Return a model of |∇u|² = 1 + 0.1 Δu."""
     square = ps.Box(x=(0, 1), y=(0, 1))
     dx, dy = ps.partials(square)
     equation = ps.Nonlinear(lambda p, u_x, u_y, lap: u_x**2 + u_y**2 - 0.1 * lap, of=(dx, dy, ps.laplacian(square)))
@@ -94,7 +94,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def measured(model: ps.Model, repetitions: int) -> tuple[ps.nonlinear.Solution, float, float, float]:
-    """Return the solution, its cost a factorisation, that of a warm one, and with a gradient, in dpotrf."""
+    """Return the solution, and the times per factorisation, of a warm solve and of a gradient, in units of dpotrf."""
     names = ["kernel.bandwidth", "physics.0.rho", "eta"]
     solved = ps.solve_nonlinear(model)
     ps.pile_and_gradient(model, names)
@@ -122,10 +122,10 @@ def measured(model: ps.Model, repetitions: int) -> tuple[ps.nonlinear.Solution, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="small sizes, to see that it runs")
+    parser.add_argument("--smoke", action="store_true", help="small sizes, a smoke test")
     smoke = parser.parse_args().smoke
     warnings.simplefilter("ignore", ps.errors.PrecisionWarning)
-    print("| workload | N | factorisations | solve over them | at most | warm solve | with gradient |")
+    print("| workload | N | factorisations | solve / factorisations | at most | warm solve | with gradient |")
     print("|---|---|---|---|---|---|---|")
     for name, make in WORKLOADS.items():
         model = make(100, 40) if smoke else make(1000, 200)

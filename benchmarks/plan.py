@@ -1,13 +1,14 @@
-"""Cost of an exact factorisation on many nodes: the tasks of `solvers/tile_cholesky.py` on simulated workers.
+"""The cost of an exact factorisation on many nodes: the tasks of `solvers/tile_cholesky.py` on simulated workers.
 
-The tasks come from `TiledFactored` itself, which here sends them to a simulated cluster. Simulated are Dask's choice of
-a worker (of those that hold an input, the one where a task can start first), stealing, the copies of tiles that are
-fetched and dropped again, one link into and one out of each worker, and one scheduler that handles task after task:
+The code that sends the tasks, `TiledFactored`, runs unchanged but sends them to a simulated cluster. The simulation
+includes Dask's choice of a worker (among the workers that hold an input, the one where a task can start first), work
+stealing, the copies of tiles that are fetched and dropped again, one link into and one out of each worker, and one
+scheduler that handles one task after another:
 
     python -m benchmarks.plan                     # the tables of docs/plan.md; ten minutes or more
     python -m benchmarks.plan --tile 8192 --slots 1 --nodes 64 --gradient    # one simulation
-    python -m benchmarks.plan --measure           # against one and two workers on this machine
-    python -m benchmarks.plan --smoke             # small, to see that it runs
+    python -m benchmarks.plan --measure           # compared with one and two workers on this machine
+    python -m benchmarks.plan --smoke             # small sizes, a smoke test
 """
 
 from __future__ import annotations
@@ -30,45 +31,45 @@ from pilescore.solvers import tile_cholesky as tile_graphs
 from pilescore.solvers.tile_cholesky import PAIRS_PER_TASK, TiledFactored
 
 STEAL, REDUCE, LATENCY = 1.0, 2.0, 0.1
-"""Dask's own: seconds between looks for work to steal and for copies to drop, and what it adds for a transfer."""
+"""Constants of Dask, in seconds: the periods of work stealing and of dropping copies, and the latency of a transfer."""
 
 NEVER = math.inf
 
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Workers, all alike. `slots` tasks run on one at a time, each at `flops` flop/s."""
+    """A cluster of identical workers. Each runs up to `slots` tasks at a time, each at `flops` flop/s."""
 
     workers: int
     slots: int
     flops: float
     bandwidth: float
-    """Bytes a second into a worker, and as many out of it."""
+    """Bytes per second into a worker, and as many out of it."""
     overhead: float
-    """Seconds of the scheduler for each task."""
+    """Seconds that the scheduler needs for each task."""
     assembly: float
-    """Seconds of a slot for each element of the covariance."""
+    """Seconds that a slot needs for each element of the covariance."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a simulation found."""
+    """The result of a simulation."""
 
     seconds: float
     tasks: int
     flops: float
     moved: float
     peak: float
-    """Bytes of tiles on the worker that holds most, at the worst time."""
+    """The largest number of bytes of tiles on one worker at any time."""
     peak_total: float
-    """On all workers together."""
+    """The largest number of bytes of tiles on all workers together."""
     efficiency: float
-    """Time of the tasks over that of all slots."""
+    """The total time of the tasks, divided by the time of all slots."""
 
 
 @dataclasses.dataclass(eq=False)
 class Task:
-    """A call: what it reads, how long it takes, and what its result is."""
+    """A function call: its inputs, its duration, and whether its result is kept."""
 
     key: int
     inputs: list[int]
@@ -82,14 +83,14 @@ class Task:
 
 
 class Ref:
-    """What stands for a result."""
+    """A placeholder for a result."""
 
     def __init__(self, key: int) -> None:
         self.key = key
 
 
 class Future(Ref):
-    """A result that is kept as long as this is."""
+    """A result that is kept as long as this object exists."""
 
     def __init__(self, key: int, cluster: Simulation) -> None:
         super().__init__(key)
@@ -97,7 +98,7 @@ class Future(Ref):
 
     @property
     def status(self) -> str:
-        """As of Dask."""
+        """The status, as in Dask."""
         return "pending" if self.key in self.cluster.unfinished else "finished"
 
     def __del__(self) -> None:
@@ -106,7 +107,7 @@ class Future(Ref):
 
 
 class Graph:
-    """Takes the place of `cluster.TaskGraph`."""
+    """Replaces `pilescore.parallel.TaskGraph`."""
 
     def __init__(self, owner: Simulation) -> None:
         self.owner = owner
@@ -130,7 +131,7 @@ class Graph:
 def cost(
     function: Callable[..., Any], given: tuple[Any, ...], shapes: dict[int, tuple[int, int]]
 ) -> tuple[tuple[int, int], float, int]:
-    """Return the shape of a result, the flops of products and solves, and the elements that are assembled."""
+    """Return the shape of a result, the flops of products and solves, and the number of assembled elements."""
     if function is tile_graphs.factor_tile:
         source, _, rows, columns, pivot, *both = given
         r, c = rows[1] - rows[0], columns[1] - columns[0]
@@ -155,7 +156,7 @@ def cost(
 
 
 class Simulation:
-    """A cluster on which time passes by events; takes the place of `cluster.TaskRunner`."""
+    """An event simulation of a cluster; replaces `pilescore.parallel.TaskRunner`."""
 
     def __init__(self, cluster: Cluster, source: float) -> None:
         self.cluster = cluster
@@ -166,20 +167,20 @@ class Simulation:
         many = range(cluster.workers)
         self.occupancy, self.stored = np.zeros(cluster.workers), np.zeros(cluster.workers)
         self.free = [cluster.slots for _ in many]
-        self.queues: list[list[tuple[tuple[int, int], int, Task]]] = [[] for _ in many]  # with all inputs there
-        self.assigned: list[dict[int, Task]] = [{} for _ in many]  # and not started
-        self.uses: list[dict[int, int]] = [{} for _ in many]  # of tiles, by tasks that are not finished
-        self.arrivals: list[dict[int, list[Task]]] = [{} for _ in many]  # who waits for a tile
+        self.queues: list[list[tuple[tuple[int, int], int, Task]]] = [[] for _ in many]  # tasks with all inputs present
+        self.assigned: list[dict[int, Task]] = [{} for _ in many]  # tasks that have not started
+        self.uses: list[dict[int, int]] = [{} for _ in many]  # uses of tiles by unfinished tasks
+        self.arrivals: list[dict[int, list[Task]]] = [{} for _ in many]  # tasks that wait for a tile
         self.fetches: list[list[tuple[tuple[int, int], int]]] = [[] for _ in many]
         self.receiving, self.out_until = [False for _ in many], [0.0 for _ in many]
         self.shapes: dict[int, tuple[int, int]] = {}
         self.bytes: dict[int, float] = {0: source}
         self.holders: dict[int, np.ndarray] = {0: np.arange(cluster.workers) == 0}
-        self.copies: dict[int, int] = {}  # of tiles that there are several of
-        self.users: dict[int, int] = {}  # workers with tasks that are not finished and read a tile
-        self.reads: dict[int, int] = {}  # by such tasks
-        self.waiters: dict[int, list[Task]] = {}  # of results that are not there
-        self.needed: dict[int, int] = {}  # by tasks that are not finished
+        self.copies: dict[int, int] = {}  # number of copies of tiles with more than one
+        self.users: dict[int, int] = {}  # workers with unfinished tasks that read a tile
+        self.reads: dict[int, int] = {}  # reads of a tile by these tasks
+        self.waiters: dict[int, list[Task]] = {}  # tasks that wait for a missing result
+        self.needed: dict[int, int] = {}  # unfinished tasks that need a result
         self.unfinished: set[int] = set()
         self.kept: set[int] = {0}
         self.outstanding = 0
@@ -188,15 +189,15 @@ class Simulation:
         self.at(REDUCE, self.reduce)
 
     def new_key(self) -> int:
-        """Return the name of a result."""
+        """Return a new key for a result."""
         return next(self.keys)
 
     def graph(self) -> Graph:
-        """Return a graph without tasks."""
+        """Return an empty graph."""
         return Graph(self)
 
     def send(self, graph: Graph, priority: int = 0) -> dict[Any, Future]:
-        """Take the tasks of a graph."""
+        """Submit the tasks of a graph."""
         for task in graph.tasks:
             task.priority = (-priority, task.key)
             self.unfinished.add(task.key)
@@ -212,9 +213,9 @@ class Simulation:
         return {name: Future(key, self) for name, key in graph.wanted.items()}
 
     def wait(self, futures: Iterable[Future], at_most: int, finished: Callable[[int], object]) -> list[Future]:
-        """Let time pass until at most so many results are outstanding."""
+        """Advance time until at most `at_most` results are outstanding."""
         while self.outstanding > at_most:
-            assert len(self.events) > 2, "nothing but the periodic events is left"
+            assert len(self.events) > 2, "only periodic events are left"
             self.now, _, call, given = heapq.heappop(self.events)
             call(*given)
         every = list(futures)
@@ -227,12 +228,12 @@ class Simulation:
         heapq.heappush(self.events, (when, next(self.sequence), call, given))
 
     def schedule(self, task: Task) -> None:
-        """Hand a task whose inputs exist to the scheduler."""
+        """Pass a task whose inputs exist to the scheduler."""
         self.busy_until = max(self.now, self.busy_until) + self.cluster.overhead
         self.at(self.busy_until, self.choose, task)
 
     def choose(self, task: Task) -> None:
-        """Assign a task: `decide_worker` and `worker_objective` of Dask's scheduler."""
+        """Assign a task to a worker, as `decide_worker` and `worker_objective` in Dask's scheduler."""
         held = np.array([self.holders[key] for key in task.inputs])
         start = self.occupancy / self.cluster.slots + self.transfer(task, held)
         start[~held.any(axis=0)] = NEVER
@@ -240,12 +241,12 @@ class Simulation:
         self.assign(task, int(first[np.argmin(self.stored[first])]))
 
     def transfer(self, task: Task, held: np.ndarray) -> np.ndarray:
-        """Return the seconds that fetching what is missing takes, for each worker."""
+        """Return the seconds that each worker needs to fetch the missing inputs."""
         sizes = np.array([self.bytes[key] for key in task.inputs])
         return np.asarray(sizes @ ~held) / self.cluster.bandwidth
 
     def assign(self, task: Task, worker: int) -> None:
-        """Give a task to a worker, which fetches what it lacks."""
+        """Give a task to a worker, which fetches the missing inputs."""
         task.worker, task.missing = worker, 0
         lacking = 0.0
         for key in task.inputs:
@@ -271,7 +272,7 @@ class Simulation:
             self.begin(worker)
 
     def fetch(self, worker: int) -> None:
-        """Ask for the tile that is wanted first, of the holder that is least busy; one at a time."""
+        """Fetch the tile that is needed first from the least busy holder; one tile at a time."""
         while self.fetches[worker] and not self.receiving[worker]:
             key = heapq.heappop(self.fetches[worker])[1]
             if not self.arrivals[worker].get(key):
@@ -284,7 +285,7 @@ class Simulation:
             self.at(until, self.arrived, worker, key)
 
     def arrived(self, worker: int, key: int) -> None:
-        """Store a tile that was fetched."""
+        """Store a fetched tile."""
         self.receiving[worker] = False
         waiting = self.arrivals[worker].pop(key, [])
         if key in self.holders and not self.holders[key][worker]:
@@ -297,7 +298,7 @@ class Simulation:
         self.begin(worker)
 
     def store(self, worker: int, key: int) -> None:
-        """Count a tile on a worker."""
+        """Add a tile to the memory of a worker."""
         self.holders[key][worker] = True
         self.stored[worker] += self.bytes[key]
         self.total += self.bytes[key]
@@ -307,17 +308,17 @@ class Simulation:
             self.copies[key] = int(copies) + 1
 
     def begin(self, worker: int) -> None:
-        """Start tasks whose inputs are there, the first columns first."""
+        """Start tasks whose inputs are present, in the order of columns."""
         while self.free[worker] and self.queues[worker]:
             task = heapq.heappop(self.queues[worker])[2]
             if task.key not in self.assigned[worker] or task.missing:
-                continue  # it was stolen
+                continue  # the task was stolen
             del self.assigned[worker][task.key]
             self.free[worker] -= 1
             self.at(self.now + task.seconds, self.done, task)
 
     def done(self, task: Task) -> None:
-        """Store a result, and see what can go on."""
+        """Store a result, and schedule the tasks that were waiting for it."""
         worker = task.worker
         self.free[worker] += 1
         self.occupancy[worker] -= task.expected
@@ -339,7 +340,7 @@ class Simulation:
         self.begin(worker)
 
     def unused(self, worker: int, key: int) -> None:
-        """Count one task less on a worker that reads a tile."""
+        """Remove one task of a worker from the users of a tile."""
         self.uses[worker][key] -= 1
         self.reads[key] -= 1
         if not self.uses[worker][key]:
@@ -347,7 +348,7 @@ class Simulation:
             self.users[key] -= 1
 
     def forget(self, key: int) -> None:
-        """Drop a result that nobody wants."""
+        """Drop a result that is no longer needed."""
         if key in self.kept or self.needed.get(key) or key in self.unfinished or key not in self.holders:
             return
         holders, size = self.holders.pop(key), self.bytes.pop(key)
@@ -357,10 +358,10 @@ class Simulation:
             each.pop(key, None)
 
     def reduce(self) -> None:
-        """Drop copies that are not needed, where most is stored: `ReduceReplicas` of Dask."""
+        """Drop unneeded copies from the fullest workers, as `ReduceReplicas` in Dask."""
         for key, copies in list(self.copies.items()):
             waiters = self.needed[key]
-            if waiters < 20:  # a worker counts once
+            if waiters < 20:  # count each worker once
                 waiters += self.users[key] - self.reads[key]
             if copies > max(1, waiters):
                 holders = np.flatnonzero(self.holders[key])
@@ -375,7 +376,7 @@ class Simulation:
         self.at(self.now + REDUCE, self.reduce)
 
     def steal(self) -> None:
-        """Give tasks that were not started to workers that have little to do: `WorkStealing.balance` of Dask."""
+        """Move tasks that have not started to idle workers, as `WorkStealing.balance` in Dask."""
         self.at(self.now + STEAL, self.steal)
         load = [self.cluster.slots - self.free[w] + len(self.assigned[w]) for w in range(self.cluster.workers)]
         thieves = [w for w, count in enumerate(load) if count < self.cluster.slots]
@@ -402,7 +403,7 @@ class Simulation:
 
 
 def simulated(size: int, tile: int, cluster: Cluster, gradient: bool = False) -> Found:
-    """Run the code that sends the tasks of a factorisation, and of the inverse, on a simulated cluster."""
+    """Simulate the tasks of a factorisation, and of the inverse if `gradient`, on a cluster."""
     simulation = Simulation(cluster, 32.0 * size)
     factored = object.__new__(TiledFactored)
     factored.ranges = [(start, min(start + tile, size)) for start in range(0, size, tile)]
@@ -427,7 +428,7 @@ def simulated(size: int, tile: int, cluster: Cluster, gradient: bool = False) ->
 
 
 def counted(count: int, gradient: bool = False) -> int:
-    """Return the number of tasks by a closed formula: a sum over chunks of the pairs of tiles that have one."""
+    """Return the number of tasks from a closed formula: a sum over chunks of the pairs of tiles with such a chunk."""
 
     def pairs(n: int) -> int:
         return sum(math.comb(n - each, 2) for each in range(0, n, PAIRS_PER_TASK))
@@ -436,7 +437,7 @@ def counted(count: int, gradient: bool = False) -> int:
 
 
 def worked(count: int, tile: int, gradient: bool = False) -> float:
-    """Return the flops by a closed formula, for whole tiles."""
+    """Return the flops from a closed formula, for complete tiles."""
     n = count
     factor = n**3 / 3 + n**2 / 2 - n / 2
     inverse = (n**3 - n) / 3 + n**2 - n + n / 3 + n * (n + 1) * (n + 2) / 3
@@ -444,9 +445,9 @@ def worked(count: int, tile: int, gradient: bool = False) -> float:
 
 
 def chain(count: int, tile: int, last: int = PAIRS_PER_TASK) -> float:
-    """Return the flops of the longest chain of tasks of the factor: the last of `L_kk` and of a tile below, by columns.
+    """Return the flops of the longest chain of tasks: for each column the last task of `L_kk` and of a tile below it.
 
-    `last` is how many pairs the last task of a tile multiplies at most.
+    `last` is the largest number of pairs that the last task of a tile multiplies.
     """
     pairs = [0] + [(k - 1) % last + 1 for k in range(1, count)]
     below = [1.0] * (count - 1) + [0.0]
@@ -455,7 +456,7 @@ def chain(count: int, tile: int, last: int = PAIRS_PER_TASK) -> float:
 
 
 def verify() -> None:
-    """Compare simulated counts with formulas, and limits that no schedule can pass."""
+    """Check simulated counts against formulas, and simulated times against lower bounds for any schedule."""
     cluster = Cluster(workers=3, slots=2, flops=1e9, bandwidth=1e9, overhead=1e-4, assembly=1e-9)
     for count in (1, 2, 5, 9, 16):
         for gradient in (False, True):
@@ -467,15 +468,15 @@ def verify() -> None:
     alone = simulated(32 * 9, 32, Cluster(1, 1, 1e9, 1e9, 0.0, 0.0))
     assert math.isclose(alone.seconds, alone.flops / 1e9)
     assert alone.moved == 0.0
-    assert math.isclose(alone.peak, 8.0 * 32**2 * 46), alone.peak / 8192  # 45 tiles, and one that is not finished
+    assert math.isclose(alone.peak, 8.0 * 32**2 * 46), alone.peak / 8192  # 45 tiles and one unfinished tile
 
 
 NODE = {"flops": 2e12, "cores": 64.0, "bandwidth": 12.5e9, "memory": 512e9}
-"""Assumed: dgemm of all cores, cores, bytes a second each way, bytes."""
+"""The assumed node: dgemm flop/s of all cores, cores, bytes per second in each direction, bytes of memory."""
 
 OVERHEAD = 1e-3
 ASSEMBLY = 2e-8
-"""Assumed: seconds of the scheduler for a task, and of a core for an element of the covariance."""
+"""Assumed seconds of the scheduler per task, and of a core per element of the covariance."""
 
 HEADER = (
     "| nodes | tasks at once on a node × BLAS threads | tile | tasks | hours | busy | moved, TB "
@@ -484,7 +485,7 @@ HEADER = (
 
 
 def nodes(count: int, slots: int, overhead: float = OVERHEAD, cores: float | None = None) -> Cluster:
-    """Return nodes as assumed: a worker on each, its cores shared among `slots` tasks."""
+    """Return a cluster of assumed nodes, with one worker each, whose cores are shared by `slots` tasks."""
     each = (cores or NODE["cores"]) / slots
     flops = NODE["flops"] / NODE["cores"] * each
     return Cluster(count, slots, flops, NODE["bandwidth"], overhead, ASSEMBLY / each)
@@ -503,7 +504,7 @@ def row(size: int, tile: int, cluster: Cluster, gradient: bool = False) -> Found
 
 
 def arithmetic(size: int, sizes: Iterable[int]) -> None:
-    """Print what needs no simulation."""
+    """Print the table that needs no simulation."""
     print(
         "| tile | GB of a tile | columns | tasks | scheduler, h | GB of a row of tiles "
         "| longest chain, h: 1 × 64 | 4 × 16 | 64 × 1 |"
@@ -519,7 +520,7 @@ def arithmetic(size: int, sizes: Iterable[int]) -> None:
 
 
 def one_pair_last(numbers: range) -> Iterator[tuple[range, bool]]:
-    """Chunks of which the last is one pair: takes the place of `tile_graphs.chunks` with `--one-pair-last`."""
+    """Yield chunks, the last of which is one pair; replaces `tile_cholesky.chunks` with `--one-pair-last`."""
     for start in range(0, len(numbers) - 1, PAIRS_PER_TASK):
         yield numbers[start : min(start + PAIRS_PER_TASK, len(numbers) - 1)], False
     yield numbers[-1:], True
@@ -532,13 +533,13 @@ def tables(size: int, layouts: Iterable[tuple[int, int]], counts: Iterable[int],
         row(size, each, nodes(64, at_once))
     print(f"\nWith the inverse, for a gradient\n\n{HEADER}\n{'|---' * 9}|")
     row(size, tile, nodes(64, slots), gradient=True)
-    print(f"\nThe factor on more and more nodes\n\n{HEADER}\n{'|---' * 9}|")
+    print(f"\nThe factor on different numbers of nodes\n\n{HEADER}\n{'|---' * 9}|")
     for count in counts:
         row(size, tile, nodes(count, slots))
 
 
 def dgemm(tile: int) -> float:
-    """Return flop/s of products of tiles on one thread."""
+    """Return the flop/s of products of tiles on one thread."""
     left, right = np.random.default_rng(0).standard_normal((2, tile, tile))
     with ONE_BLAS_THREAD:
         return 2.0 * tile**3 / min(clocked(lambda: left @ right.T) for _ in range(5))
@@ -555,7 +556,7 @@ def _sent(dask_worker: Any) -> float:
 
 
 def posed(size: int) -> Any:
-    """Return the covariance of so many observations in a square."""
+    """Return the covariance of `size` observations in a square."""
     from pilescore.covariance.linear_operator import KernelCovariance
     from pilescore.covariance.tiles import assembly
 
@@ -570,7 +571,7 @@ def posed(size: int) -> Any:
 
 @dataclasses.dataclass
 class Watch:
-    """Times of the three parts of an evaluation, and the bytes that workers sent in them."""
+    """Times of the parts of an evaluation, and the bytes that workers sent during each."""
 
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
     cpu: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -578,7 +579,7 @@ class Watch:
     tasks: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def around(self, name: str) -> Callable[[TiledFactored], None]:
-        """Return a method that is watched."""
+        """Return a method of `TiledFactored` that records its time and traffic."""
         inner = getattr(TiledFactored, name)
 
         def timed(factored: TiledFactored) -> None:
@@ -593,7 +594,7 @@ class Watch:
 
 
 def watched(solver: ps.solvers.Distributed, covariance: Any, repeat: int) -> Watch:
-    """Return the best of several evaluations after one that compiles."""
+    """Return the fastest of several evaluations, after a first one that compiles."""
     names = ("_factor", "_invert")
     before = {name: getattr(TiledFactored, name) for name in names}
     runs = []
@@ -613,7 +614,7 @@ def watched(solver: ps.solvers.Distributed, covariance: Any, repeat: int) -> Wat
 
 
 def measure(size: int, tile: int, repeat: int) -> None:
-    """Print what was measured on one and two workers beside what the simulation says."""
+    """Print measured times with one and two workers next to simulated ones."""
     covariance = posed(size)
     block = covariance.select(np.arange(tile))
     covariance.block(block, block)
@@ -629,12 +630,10 @@ def measure(size: int, tile: int, repeat: int) -> None:
             tiny = watched(solver, posed(8 * 24), 1)
             overhead = sum(tiny.cpu.values()) / sum(tiny.tasks.values())
             wall = sum(tiny.seconds.values()) / sum(tiny.tasks.values())
-        print(
-            f"{count} workers, tiles of 8 rows: {1e3 * wall:.2f} ms a task, {1e3 * overhead:.2f} of it the scheduler's"
-        )
+        print(f"{count} workers, tiles of 8 rows: {1e3 * wall:.2f} ms per task, scheduler {1e3 * overhead:.2f} ms")
     print(
         f"N = {size}, tile {tile}; load {load:.1f} before and {os.getloadavg()[0]:.1f} after; dgemm {rate / 1e9:.1f} "
-        f"GFlop/s, assembly {1e9 * entry:.1f} ns an element, links {bandwidth / 1e9:.2f} GB/s by Dask's own measure"
+        f"GFlop/s, assembly {1e9 * entry:.1f} ns per element, links {bandwidth / 1e9:.2f} GB/s as measured by Dask"
     )
     print("| part | workers | measured, s | simulated, s | sent, GB | simulated, GB |\n|---|---|---|---|---|---|")
     times: dict[tuple[str, int], tuple[float, float]] = {}
@@ -657,17 +656,17 @@ def measure(size: int, tile: int, repeat: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--smoke", action="store_true", help="small sizes, to see that it runs")
+    parser.add_argument("--smoke", action="store_true", help="small sizes, a smoke test")
     parser.add_argument("--measure", action="store_true", help="compare with one and two workers on this machine")
-    parser.add_argument("--size", type=int, default=1_000_000, help="observations")
-    parser.add_argument("--tile", type=int, help="rows of a tile: one simulation only")
+    parser.add_argument("--size", type=int, default=1_000_000, help="number of observations")
+    parser.add_argument("--tile", type=int, help="rows of a tile; runs one simulation only")
     parser.add_argument("--nodes", type=int, default=64)
-    parser.add_argument("--slots", type=int, default=1, help="tasks at once on a node, which share its cores")
-    parser.add_argument("--tflops", type=float, default=NODE["flops"] / 1e12, help="of a node")
-    parser.add_argument("--bandwidth", type=float, default=NODE["bandwidth"] / 1e9, help="of a node, GB/s")
-    parser.add_argument("--overhead", type=float, default=1e3 * OVERHEAD, help="of the scheduler, ms a task")
-    parser.add_argument("--gradient", action="store_true", help="with the inverse")
-    parser.add_argument("--one-pair-last", action="store_true", help="shorter last tasks; one simulation only")
+    parser.add_argument("--slots", type=int, default=1, help="simultaneous tasks per node, which share its cores")
+    parser.add_argument("--tflops", type=float, default=NODE["flops"] / 1e12, help="TFlop/s of a node")
+    parser.add_argument("--bandwidth", type=float, default=NODE["bandwidth"] / 1e9, help="GB/s of a node, each way")
+    parser.add_argument("--overhead", type=float, default=1e3 * OVERHEAD, help="ms of the scheduler per task")
+    parser.add_argument("--gradient", action="store_true", help="include the inverse")
+    parser.add_argument("--one-pair-last", action="store_true", help="use shorter last tasks; for one simulation only")
     given = parser.parse_args()
     NODE.update(flops=1e12 * given.tflops, bandwidth=1e9 * given.bandwidth)
     verify()

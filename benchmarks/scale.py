@@ -1,15 +1,16 @@
-"""Solvers past one dense Cholesky factor: their intervals, cost, memory and growth.
+"""Solvers for large problems: their intervals, time, memory and growth with N.
 
-Every time is a ratio to another of the same run: the dense score, a product with the covariance, or LAPACK's `dpotrf`
-of a fixed size. Each cell runs in a process of its own, whose peak memory is the largest resident one (Linux):
+Every time is divided by another time from the same run: that of the dense score, of a product with the covariance, or
+of LAPACK's `dpotrf` at a fixed size. Each cell runs in a separate process, whose peak resident memory is reported
+(Linux):
 
     python -m benchmarks.scale                            # all parts, about an hour
     python -m benchmarks.scale --part certified growth    # some of them
-    python -m benchmarks.scale --smoke                    # everything but the peers, tiny
+    python -m benchmarks.scale --smoke                    # tiny sizes, without the peers
     python -m benchmarks.scale --part peers --peers-python PATH
 
-The peers need gpytorch, imate and detkit, here or in another environment that has pilescore; those that are missing
-are skipped.
+The peers are gpytorch, imate and detkit, installed here or in another environment with pilescore. Missing peers are
+skipped.
 """
 
 from __future__ import annotations
@@ -47,18 +48,18 @@ FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "scale.png"
 SQUARE = ps.Box(x=(-1, 1), y=(-1, 1))
 STRIP = ps.Box(t=(0, 1), x=(0, 2 * np.pi))
 LEVELS = (None, 1e-2, 1e-4, 1e-6)
-"""Noise variances over the prior variance of the block; None: γ and ρ as in the paper."""
+"""Noise variances relative to the prior variance of the block; None stands for γ and ρ as in the paper."""
 PATIENCE = 15.0
-"""Seconds above which a call is not repeated."""
+"""A call that takes longer than this, in seconds, is not repeated."""
 REFERENCE = 2000
-"""The size of `dpotrf` that times are divided by."""
+"""The matrix size of the `dpotrf` call by whose time other times are divided."""
 
 
 # -- Models
 
 
 def poisson(size: int, bandwidth: float = 0.3, level: float | None = None, *, grid: bool = False) -> ps.Model:
-    """Noisy values, Δu and zero on the boundary: scattered nodes, or a Gauss–Legendre grid inside."""
+    """Return a model of noisy values, Δu and zero boundary values, with scattered nodes or a Gauss–Legendre grid."""
     data, side = min(1000, size // 5), min(100, size // 40)
     inner = size - data - 4 * side
     rule = ps.GaussLegendre(round(inner**0.5)) if grid else ps.quadrature.MonteCarlo(inner, seed=0)
@@ -87,7 +88,7 @@ def poisson(size: int, bandwidth: float = 0.3, level: float | None = None, *, gr
 
 
 def convection(size: int, bandwidth: float = 0.3, level: float | None = None) -> ps.Model:
-    """Noisy values and u_t + 30 u_x = 0, all at scattered points."""
+    """Return a model of noisy values and u_t + 30 u_x = 0, all at scattered points."""
     dt, dx = ps.partials(STRIP)
     data = min(1000, size // 5)
     inside = STRIP.interior(ps.quadrature.MonteCarlo(size - data, seed=0))
@@ -106,7 +107,7 @@ def convection(size: int, bandwidth: float = 0.3, level: float | None = None) ->
 
 
 def values(size: int, level: float, *, grid: bool = False) -> ps.Model:
-    """Noisy values of a function of two variables alone: at scattered points, or on a uniform grid."""
+    """Return a model of noisy values only, in two dimensions, at scattered points or on a uniform grid."""
     rng = np.random.default_rng(0)
     axis = np.linspace(-1, 1, round(size**0.5))
     nodes = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
@@ -124,7 +125,7 @@ MODELS: dict[str, Callable[..., ps.Model]] = {
 
 
 def operator(model: ps.Model) -> KernelCovariance:
-    """Return the covariance as an operator."""
+    """Return the covariance of a model as a linear operator."""
     parts = assembly(model.blocks)
     noise = np.asarray(model.temperatures)[parts.block] * parts.spread
     return KernelCovariance(model.kernel, parts.rows, float(model.eta), parts.values, noise)
@@ -134,9 +135,9 @@ def operator(model: ps.Model) -> KernelCovariance:
 
 
 def timed(work: Callable[[], Any], most: int = 3) -> tuple[float, Any]:
-    """Return the least time of several calls, the first of which may compile, and what the last returned.
+    """Return the shortest time of several calls, the first of which may compile, and the result of the last.
 
-    One that takes long is called again once, and not more.
+    A long call is repeated only once.
     """
     least, out = np.inf, None
     for count in range(most):
@@ -149,13 +150,13 @@ def timed(work: Callable[[], Any], most: int = 3) -> tuple[float, Any]:
 
 
 def potrf(size: int) -> float:
-    """Return the least time of LAPACK's factorisation of a matrix of some size."""
+    """Return the shortest time of LAPACK's factorisation of a matrix of a given size."""
     matrix = np.asfortranarray(np.eye(size) + 1.0)
     return timed(lambda: lapack.dpotrf(matrix, lower=1, overwrite_a=0, clean=0), 7)[0]
 
 
 def peak(pid: int | str = "self") -> float:
-    """Return the largest resident memory of a process so far, in GB."""
+    """Return the peak resident memory of a process so far, in GB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return 1.024e-6 * float(line.split()[1])
@@ -163,7 +164,7 @@ def peak(pid: int | str = "self") -> float:
 
 
 def scored(model: ps.Model, solver: Any) -> dict[str, Any]:
-    """Return a score as plain numbers; where the tolerance is not reached, the interval that was."""
+    """Return a score as plain numbers, or the interval that was reached if the tolerance was not."""
     try:
         found = ps.pile(model.replace(solver=solver))
     except ps.errors.ToleranceError as error:
@@ -173,7 +174,7 @@ def scored(model: ps.Model, solver: Any) -> dict[str, Any]:
 
 
 def number(account: str, pattern: str) -> str:
-    """Return a number that an account mentions, as it stands there."""
+    """Return a number from the text that describes a solver, as a string."""
     found = re.search(pattern, account)
     return found[1] if found else "–"
 
@@ -199,7 +200,7 @@ def cell(work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def fresh(work: Callable[..., Any], *given: Any, python: str = sys.executable) -> Any:
-    """Run a cell in a new process, and return what it found; what it says goes to our own error stream."""
+    """Run a cell in a new process and return its result. Its error stream is passed through."""
     command = [python, __file__, "--cell", json.dumps([work.__name__, *given])]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:
@@ -226,7 +227,7 @@ def against_dense(name: str, size: int, bandwidths: Iterable[float], levels: Ite
         for level in levels:
             model = MODELS[name](size, bandwidth, level)
             dense, quick = np.inf, np.inf
-            for _ in range(2):  # in turns, as often each: a busy moment must not favour one of them
+            for _ in range(2):  # alternately, so that a busy moment does not favour one of them
                 taken, exact = timed(functools.partial(scored, model, ps.solvers.Dense()), 1)
                 dense = min(dense, taken)
                 taken, found = timed(functools.partial(scored, model, ps.solvers.LowRank()), 1)
@@ -286,7 +287,7 @@ def against_product(name: str, size: int) -> dict[str, Any]:
 
 def hundred_thousand(smoke: bool) -> None:
     size = 600 if smoke else 100_000
-    print(f"\n### {size} scattered observations, RBF(0.3) (aim: width ≤ 1e-3, memory ≤ 2 GB, ≤ 3 products)")
+    print(f"\n### {size} scattered observations, RBF(0.3) (targets: width ≤ 1e-3, memory ≤ 2 GB, ≤ 3 products)")
     table("model", "width", "rank", "products", "peak memory, GB", "time / product", "first call / product")
     for name in ["convection, scattered", "Poisson, scattered"][: 1 if smoke else 2]:
         found = fresh(against_product, name, size)
@@ -303,7 +304,7 @@ def hundred_thousand(smoke: bool) -> None:
 
 @cell
 def at_size(what: str, size: int) -> dict[str, Any]:
-    """Score a model of some size, the first call compiling."""
+    """Score a model of a given size; the first call compiles."""
     reference = potrf(REFERENCE)
     model = {
         "low rank, grid": lambda: poisson(size, grid=True),
@@ -332,9 +333,9 @@ def solvers() -> dict[str, Any]:
 
 def million(smoke: bool) -> None:
     size = 900 if smoke else 1_000_000
-    print(f"\n### {size} observations, RBF(0.3), each in a process of its own")
+    print(f"\n### {size} observations, RBF(0.3), each in a separate process")
     unit = f"time / dpotrf of {REFERENCE}"
-    table("what", "N", "PILE", "width", "rank", "products", "peak memory, GB", "time / grid product", unit)
+    table("model and solver", "N", "PILE", "width", "rank", "products", "peak memory, GB", "time / grid product", unit)
     accounts, each = {}, ["low rank, grid", "low rank, grid of values", "kronecker, grid of values"]
     for what in [*each, "features, scattered", "low rank, scattered"][2 if smoke else 0 : 4 if smoke else 5]:
         found = at_size(what, size) if smoke else fresh(at_size, what, size)
@@ -356,7 +357,7 @@ def million(smoke: bool) -> None:
 
 @contextmanager
 def watched(folder: str, every: float = 0.2) -> Iterator[dict[str, Any]]:
-    """Watch the memory of the processes that this one started, and the files in a folder."""
+    """Record the peak memory of child processes and the peak size of the files in a folder."""
     seen: dict[str, Any] = {"memory": {}, "disk": 0.0}
     over = threading.Event()
 
@@ -372,7 +373,7 @@ def watched(folder: str, every: float = 0.2) -> Iterator[dict[str, Any]]:
             for path in Path(folder).rglob("*"):
                 try:
                     total += path.stat().st_size
-                except OSError:  # gone
+                except OSError:  # the file was removed
                     continue
             seen["disk"] = max(seen["disk"], total / 1e9)
 
@@ -386,7 +387,7 @@ def watched(folder: str, every: float = 0.2) -> Iterator[dict[str, Any]]:
 
 
 def told(dask_worker: Any) -> dict[str, float]:
-    """Return what a worker has done so far; runs on the worker."""
+    """Return the bytes that a worker has written and received so far; runs on the worker."""
     written = [v for k, v in dask_worker.digests_total.items() if "disk-write" in k and "bytes" in k]
     received = [each["total"] for each in dask_worker.transfer_incoming_log]
     return {"pid": os.getpid(), "written": sum(written) / 1e9, "received": sum(received) / 1e9}
@@ -394,7 +395,7 @@ def told(dask_worker: Any) -> dict[str, float]:
 
 @cell
 def by_workers(size: int, workers: int, limit: str, calls: int) -> dict[str, Any]:
-    """Score a model on workers: start and compilation are part of the first call."""
+    """Score a model on workers; the first call includes their start and compilation."""
     model, times = poisson(size), []
     with tempfile.TemporaryDirectory() as folder:
         solver = ps.solvers.Distributed(workers=workers, memory_limit=limit, local_directory=folder)
@@ -418,9 +419,9 @@ def by_lapack(size: int) -> dict[str, Any]:
 
 
 def distributed(smoke: bool) -> None:
-    print("\n### Tiles on workers of one thread each, against LAPACK in one process (aim: ≤ 1.6 at N = 20,000)")
-    columns = "PILE − that of LAPACK", "largest worker, GB", "on disk at once, GB", "written, GB", "received, GB"
-    table("N", "workers", "limit of each", "time", "over", *columns)
+    print("\n### Tiles on workers with one thread each, and LAPACK in one process (target: ≤ 1.6 at N = 20,000)")
+    columns = "PILE − PILE by LAPACK", "largest worker, GB", "most on disk, GB", "written, GB", "received, GB"
+    table("N", "workers", "memory limit of each", "time", "relative to", *columns)
     small, middle, large = (400, 600, 900) if smoke else (10_000, 20_000, 30_000)
     runs = {
         (small, 0, ""): (small, 0, 1.0),
@@ -456,10 +457,10 @@ def distributed(smoke: bool) -> None:
 
 @cell
 def growing(what: str, sizes: Iterable[int]) -> list[Any]:
-    """Return times over those of `dpotrf` of a fixed size."""
+    """Return the times of scores, divided by that of `dpotrf` at a fixed size."""
     kind, _, nodes = what.partition(", ")
     out: list[Any] = []
-    reference = potrf(REFERENCE)  # and again at the end: a busy moment would make all of them look cheap
+    reference = potrf(REFERENCE)  # measured again at the end: a busy moment would make all scores look cheap
     make = {"grid": lambda n: poisson(n, grid=True), "grid of values": lambda n: values(n, 1e-2, grid=True)}
     solver = ps.solvers.Distributed(workers=2, memory_limit="2GB") if kind == "distributed" else solvers()[kind]
     for size in sizes:
@@ -473,7 +474,7 @@ def growing(what: str, sizes: Iterable[int]) -> list[Any]:
 
 
 def growth(smoke: bool, figure: Path) -> None:
-    print(f"\n### Cost against N, over dpotrf of {REFERENCE}")
+    print(f"\n### Time against N, relative to dpotrf of {REFERENCE}")
     few, more, most = [1_000, 3_000, 10_000], [30_000, 100_000], [300_000, 1_000_000]
     plan = {
         "dense": [*few, 20_000],
@@ -499,7 +500,7 @@ def growth(smoke: bool, figure: Path) -> None:
 
 
 def drawn(curves: dict[str, Any], figure: Path) -> None:
-    """Draw the curves to a PNG file."""
+    """Draw the curves and save them as a PNG file."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -515,7 +516,7 @@ def drawn(curves: dict[str, Any], figure: Path) -> None:
     figure.parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(figure, dpi=110)
     plt.close(fig)
-    print(f"\nDrawn: {figure}")
+    print(f"\nFigure: {figure}")
 
 
 # -- Peers
@@ -523,7 +524,7 @@ def drawn(curves: dict[str, Any], figure: Path) -> None:
 
 @cell
 def matrices(kind: str, size: int, level: float | None, folder: str) -> dict[str, Any]:
-    """Write the covariance of a model for others, and return our own scores and times, assembly included."""
+    """Save the covariance of a model for the peers, and return our scores and times, including assembly."""
     model = values(size, level or 1e-2) if kind == "values" else poisson(size, 0.3, level)
     covariance = operator(model)
     matrix = covariance.dense()
@@ -536,7 +537,7 @@ def matrices(kind: str, size: int, level: float | None, folder: str) -> dict[str
 
 
 def gpytorch(matrix: np.ndarray, noise: np.ndarray, values: np.ndarray, _: str) -> tuple[float, float]:
-    """Lanczos and conjugate gradients with the default settings."""
+    """Return log det and the quadratic form by Lanczos and conjugate gradients, with the default settings."""
     torch, parts = importlib.import_module("torch"), importlib.import_module("linear_operator.operators")
     diagonal = parts.DiagLinearOperator(torch.from_numpy(noise))
     whole = parts.AddedDiagLinearOperator(parts.DenseLinearOperator(torch.from_numpy(matrix)), diagonal)
@@ -548,12 +549,12 @@ def gpytorch(matrix: np.ndarray, noise: np.ndarray, values: np.ndarray, _: str) 
 
 
 def imate(matrix: np.ndarray, noise: np.ndarray, values: np.ndarray, _: str) -> tuple[float, float]:
-    """Stochastic Lanczos quadrature with the default settings."""
+    """Return log det by stochastic Lanczos quadrature, with the default settings."""
     return float(importlib.import_module("imate").logdet(matrix + np.diag(noise), method="slq")), np.nan
 
 
 def detkit(matrix: np.ndarray, noise: np.ndarray, values: np.ndarray, folder: str) -> tuple[float, float]:
-    """Take the exact factor out of core, with memory for a quarter of the matrix."""
+    """Return the exact log det, computed out of core with memory for a quarter of the matrix."""
     memdet = importlib.import_module("detkit").memdet
     found = memdet(matrix, d=noise, max_mem=matrix.nbytes // 4, assume="spd", scratch_dir=folder)
     return float(found[0]), np.nan
@@ -578,8 +579,8 @@ def peer(name: str, folder: str) -> dict[str, Any]:
 
 
 def peers(python: str) -> None:
-    print("\n### log det of the same matrices by others (they are given the matrix; ours assembles it as well)")
-    print("\nErrors are the worst, times the least, of four calls.")
+    print("\n### log det of the same matrices by other packages (given the matrix; pilescore also assembles it)")
+    print("\nErrors are the largest, and times the shortest, of four calls.")
     table("model", "N", "noise", "method", "error of log det / N", "of PILE", "time / LowRank", "time / Dense")
     versions, missing = {}, set()
     cases = [("values", 2000, 1e-2), ("values", 2000, 1e-4), ("values", 5000, 1e-2), ("values", 5000, 1e-4)]
@@ -612,10 +613,10 @@ def peers(python: str) -> None:
 def main() -> None:
     names = ("certified", "hundred_thousand", "million", "distributed", "growth", "peers")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="small sizes, without the peers, to see that it runs")
-    parser.add_argument("--part", nargs="+", choices=names, default=names, help="what is run; all unless given")
-    parser.add_argument("--figure", type=Path, default=FIGURE, help="where the picture of the growth goes")
-    parser.add_argument("--peers-python", default=sys.executable, help="an interpreter that has the peers")
+    parser.add_argument("--smoke", action="store_true", help="small sizes without the peers, a smoke test")
+    parser.add_argument("--part", nargs="+", choices=names, default=names, help="the parts to run; all by default")
+    parser.add_argument("--figure", type=Path, default=FIGURE, help="the file for the figure of part growth")
+    parser.add_argument("--peers-python", default=sys.executable, help="a Python interpreter with the peers installed")
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     options = parser.parse_args()
     warnings.simplefilter("ignore", ps.errors.PrecisionWarning)
@@ -623,7 +624,7 @@ def main() -> None:
         name, *given = json.loads(options.cell)
         print(json.dumps(CELLS[name](*given)))
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a cell ends with us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that cells end with this process
     for part in options.part:
         if part == "growth":
             figure = Path(tempfile.mkdtemp()) / "scale.png" if options.smoke else options.figure

@@ -1,7 +1,7 @@
-"""Run benchmarks and put the tables that they print into docs/benchmarks.md, between the marks of each.
+"""Run benchmarks and write the tables that they print to docs/benchmarks.md, between the markers of each benchmark.
 
-`python -m benchmarks.tables evidence choosing` runs these two, and leaves the rest of the page as it is;
-`python -m benchmarks.tables "scale --part certified"` runs a part. Further options go to the scripts.
+`python -m benchmarks.tables evidence choosing` runs these two benchmarks and leaves the rest of the page unchanged.
+`python -m benchmarks.tables "scale --part certified"` runs a part. Further options are passed to the scripts.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ LIBRARIES = ("jax", "numpy", "scipy")
 
 
 def block(name: str) -> re.Pattern[str]:
-    """Match what lies between the marks of a benchmark."""
+    """Return a pattern that matches the text between the markers of a benchmark."""
     return re.compile(rf"(?<=<!-- {re.escape(name)}: begin -->\n).*?(?=<!-- {re.escape(name)}: end -->)", re.DOTALL)
 
 
 def machine() -> str:
-    """Return the processor's name (Linux), cores and versions."""
+    """Return the number of cores, the name of the processor (Linux) and the versions of libraries."""
     found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES)
     return f"{os.cpu_count()} cores ({found[1] if found else platform.processor()}), {versions}"
 
 
 def printed(name: str, options: list[str]) -> str:
-    """Return the output of a benchmark, with what made it; it is shown as it comes."""
+    """Run a benchmark, echo its output, and return it with a line about the command, date and machine."""
     script, *given = name.split()
     command = [sys.executable, "-m", f"benchmarks.{script}", *given, *options]
     lines = []
@@ -44,18 +44,18 @@ def printed(name: str, options: list[str]) -> str:
             print(line, end="", flush=True)
             lines.append(line)
     if running.returncode:
-        sys.exit(f"{name} ended with {running.returncode}; the page is as it was")
+        sys.exit(f"{name} failed with exit code {running.returncode}; the page was not changed")
     made = f"`python -m benchmarks.{' '.join([script, *given])}`, {datetime.date.today()}: {machine()}"
     return f"\n{''.join(lines).strip()}\n\n*Printed by {made}.*\n\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("benchmark", nargs="+", help="a script, without .py, and its options, in quotes")
+    parser.add_argument("benchmark", nargs="+", help="the name of a script without .py, with its options in quotes")
     names, options = parser.parse_known_args()
     page = PAGE.read_text(encoding="utf-8")
     if missing := [name for name in names.benchmark if not block(name).search(page)]:
-        sys.exit(f"no marks in {PAGE.name} for {', '.join(map(repr, missing))}")
+        sys.exit(f"no markers in {PAGE.name} for {', '.join(map(repr, missing))}")
     for name in names.benchmark:
         text = printed(name, options)
         found = block(name).search(page := PAGE.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""A hook of MkDocs: links and pictures of the gallery, which are written for pages in directories of their own."""
+"""An MkDocs hook that fixes links and images of the gallery, which assume that each page has its own directory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:
-    """Have cards lead to files, and pictures taken from where they are."""
+    """Make cards link to HTML files, and remove the `srcset` of images."""
     if not page.file.src_uri.startswith("gallery/"):
         return html
     html = re.sub(r'(class="reference internal" href=")(\w+)(?=")', r"\1\2.html", html)

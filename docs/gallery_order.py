@@ -1,10 +1,10 @@
-"""The order of the gallery, from a first model to measurements."""
+"""The order of the gallery, from a first model to published measurements."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import optax  # noqa: F401  (its log is to find the real streams, which the gallery replaces while it runs)
+import optax  # noqa: F401  (its logging must find the real output streams, which the gallery replaces while it runs)
 
 ORDER = [
     "first_ode",
@@ -25,7 +25,7 @@ ORDER = [
 
 
 def place(script: str) -> int:
-    """Return where a script stands; one that is not in the list is a mistake."""
+    """Return the position of a script; raises `ValueError` if it is not listed."""
     return ORDER.index(Path(script).stem)
 
 

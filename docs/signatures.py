@@ -1,4 +1,4 @@
-"""An extension of griffe: what kernels and other Equinox modules take, which it cannot read off their source."""
+"""A griffe extension that adds the constructor arguments of Equinox modules, which their source does not contain."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pilescore
 
 
 class ModuleSignatures(griffe.Extension):
-    """Gives every public Equinox module the `__init__` that it has when running, with the annotations of its fields."""
+    """Adds the run-time `__init__` to every public Equinox module, with the annotations of its fields."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
-        """Look at the public names of the package."""
+        """Add constructors to the public classes of the package."""
         if pkg.path != "pilescore":
             return
         names = [*pilescore.__all__, *(f"kernels.{name}" for name in pilescore.kernels.__all__)]
