@@ -1,8 +1,8 @@
 """
 # Find the bad sensor
 
-Forty thermometers in the wall of a pipe, one of which reads wrong. The heat equation and the other thirty-nine say
-which one it is; without it the noise level comes right, and so do the predicted deviations.
+One of forty thermometers in the wall of a pipe is faulty. The heat equation and the other thirty-nine readings show
+which one. Without it, the noise level and the predicted standard deviations become correct.
 """
 
 import matplotlib.pyplot as plt
@@ -14,16 +14,16 @@ import pilescore as ps
 # ## The pipe
 #
 # The cross-section of the wall is an `Annulus`. Steady heat flow obeys $\Delta u = 0$. The fluid keeps the inner
-# circle at $u = 1$; what happens at the outer one nobody knows. (Temperatures are in units of the fluid's, lengths in
-# inner radii.) Ten sensors sit on each of four circles. Their noise has the deviation 0.02, which the model is not
-# told, and number 17 reads 0.15 too much.
+# circle at $u = 1$; the temperature of the outer circle is unknown. (Temperatures are in units of the temperature of
+# the fluid, lengths in units of the inner radius.) Ten sensors are placed on each of four circles. Their noise has the
+# standard deviation 0.02, which the model does not know, and the reading of sensor 17 is too high by 0.15.
 
 ring = ps.Annulus(center=(0, 0), inner=1.0, outer=2.0)
 NOISE, FAULTY = 0.02, 17
 
 
 def truth(points: np.ndarray) -> np.ndarray:
-    """Return the temperature: heat is lost, more on one side than on the other."""
+    """Return the true temperature: more heat is lost on one side than on the other."""
     r, angle = np.hypot(*points.T), np.arctan2(points[:, 1], points[:, 0])
     uneven = 0.15 * (r - 1 / r) * np.cos(angle - 1) + 0.05 * (r**2 - r**-2) * np.sin(2 * angle)
     return 1 - 0.8 * np.log(r) + uneven
@@ -32,18 +32,18 @@ def truth(points: np.ndarray) -> np.ndarray:
 sensors = ring(ps.GaussLegendre((4, 10))).points
 readings = truth(sensors) + NOISE * np.random.default_rng(1).standard_normal(40)
 readings[FAULTY] += 0.15
-print(f"readings are from {readings.min():.2f} to {readings.max():.2f}; sensor {FAULTY} reads {readings[FAULTY]:.2f}")
+print(f"readings range from {readings.min():.2f} to {readings.max():.2f}; sensor {FAULTY} reads {readings[FAULTY]:.2f}")
 
 # %%
-# ## Fit, and ask
+# ## Fit and diagnose
 #
-# Nothing about that value stands out by itself. PILE chooses the bandwidth, the noise `gamma` and the scale `eta`;
-# the equation and the inner wall are exact, so that the readings are scored given them. Rules work on the ring as on
-# a box.
+# By itself this value is not suspicious. PILE chooses the bandwidth, the noise `gamma` and the prior variance `eta`.
+# The equation and the condition at the inner wall are exact, so we score the readings given both. Quadrature rules
+# work on the ring as on a box.
 
 
 def fit(keep: np.ndarray, equation: bool = True) -> tuple[ps.Minimum, ps.diagnosis.Diagnosis]:
-    """Return what PILE chooses for some of the sensors, and what is wrong with it."""
+    """Return the model that PILE chooses for some of the sensors, and its diagnosis."""
     heat = ps.impose(ps.laplacian(ring), 0.0, on=ring.interior(ps.GaussLegendre((6, 24))), name="heat")
     wall = ps.dirichlet(1.0, on=ring.inner_boundary(ps.GaussLegendre(24)), name="inner wall")
     model = ps.Model(
@@ -63,12 +63,12 @@ best, verdict = fit(everything)
 print(best)
 print(verdict)
 worst = verdict["outliers"].details["outliers"][0]
-print(f"sensor {worst['index']} reads {worst['value']:.2f}; all the rest predict {worst['predicted']:.2f}")
+print(f"sensor {worst['index']} reads {worst['value']:.2f}; the other readings predict {worst['predicted']:.2f}")
 assert worst["index"] == FAULTY
 
 # %%
-# Does it take the equation? With the same readings and no physics at all, the same sensor is less than half as far
-# off, and not found:
+# Is the equation necessary? With the same readings and without physics, the error of the same sensor is less than
+# half as large, and the sensor is not found:
 
 _, blind = fit(everything, equation=False)
 print(blind["outliers"])
@@ -76,10 +76,10 @@ assert blind["outliers"].value < 0.7 * verdict["outliers"].value
 assert "outliers" not in blind
 
 # %%
-# What was measured are errors of left-out readings: each is predicted from all others and the physics. They follow
-# from the posterior, without refitting: with noise $\sigma^2 = \gamma / 2$ and posterior variance $v$, the error in
-# predicted deviations is $(y - \hat{u}) / \sqrt{\sigma^2 - v}$. Robust deviations are these over 1.48 times their
-# median size, which an outlier cannot inflate.
+# The check uses errors of left-out readings: each reading is predicted from all others and the physics. These errors
+# follow from the posterior, without refitting: with noise $\sigma^2 = \gamma / 2$ and posterior variance $v$, the
+# error in units of its predicted standard deviation is $(y - \hat{u}) / \sqrt{\sigma^2 - v}$. Robust deviations are
+# these errors divided by 1.48 times their median absolute value, which one outlier hardly changes.
 
 post = ps.posterior(best.model)
 scaled = (readings - post.mean(sensors)) / np.sqrt(best.values["gamma"] / 2 - post.variance(sensors))
@@ -99,16 +99,16 @@ fig.colorbar(mesh, ax=left, label="temperature $u$")
 right.stem(everything, robust)
 for sign in (-1, 1):
     right.axhline(4 * sign, color="grey", linestyle="--", label="threshold" if sign > 0 else None)
-right.set(xlabel="sensor", ylabel="left-out error, robust deviations", title="how far each is off")
+right.set(xlabel="sensor", ylabel="left-out error, robust deviations", title="error of each sensor")
 right.legend()
 plt.show()
 
 # %%
-# ## Without it
+# ## Without the faulty sensor
 #
-# The advice is to look at the value. We looked, and leave it out. Noise and temperature come out better. Intervals of
-# left-out readings, which one wild reading had made too wide for all others, hold about as many of them as they say:
-# with 39 readings chance alone moves the share at 50% by 8%.
+# The advice is to check the reading. We leave it out, and the estimates of noise and temperature improve. The outlier
+# had made the intervals of all other left-out readings too wide. Now the intervals contain about as many readings as
+# they should: with 39 readings the share within the 50% interval varies by 8% by chance alone.
 
 cleaned, after = fit(np.delete(everything, FAULTY))
 print(after)
@@ -124,7 +124,7 @@ fig, ax = plt.subplots(layout="constrained")
 for offset, (name, each) in zip((-2, 2), (("with sensor 17", verdict), ("without", after)), strict=True):
     coverage = each["miscalibrated"].details["coverage"]
     ax.bar([level + offset for level in coverage], [100 * share for share in coverage.values()], width=4, label=name)
-ax.plot([45, 100], [45, 100], "k--", label="as it should be")
+ax.plot([45, 100], [45, 100], "k--", label="ideal")
 ax.set(xlabel="interval, %", ylabel="left-out readings within, %", xticks=[50, 80, 95])
 ax.legend()
 plt.show()
@@ -132,8 +132,8 @@ plt.show()
 # %%
 # ## What can go wrong
 #
-# Whether it takes the equation depends on the fault: of one of 0.2 instead of 0.15, the readings alone told in four
-# draws of four; of this one in one of four. A reading is an outlier only if others can predict it: a lone sensor far
-# from the rest may say anything. A neighbour of a bad sensor may be accused with it, so leave out one at a time, the
-# worst first. And a fault that many sensors share is no outlier: then it is the physics that seems wrong, as in
-# [wrong_equation.py](wrong_equation.md).
+# Whether the equation is necessary depends on the size of the fault. Without the equation, a fault of 0.2 was found in
+# four of four draws of the noise, and a fault of 0.15, as here, in one of four. A reading can be identified as an
+# outlier only if the others predict it: a fault in an isolated sensor cannot be detected. A good sensor next to a
+# faulty one may be reported too, so leave out one sensor at a time, the worst first. A fault shared by many sensors is
+# not an outlier; then the physics seems to be wrong, as in [wrong_equation.py](wrong_equation.md).

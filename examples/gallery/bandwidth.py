@@ -1,7 +1,7 @@
 """# Choose a bandwidth
 
-Sweep it or minimise over it, from several starts, and read standard errors and bounds. Then give each axis a
-bandwidth of its own, where the unknown is wavy along one axis and nearly straight along the other.
+Sweep the bandwidth or minimise over it from several starts, and check standard errors and bounds. Then use a separate
+bandwidth for each axis, for a function that oscillates along one axis and is nearly constant along the other.
 """
 
 import matplotlib.pyplot as plt
@@ -12,17 +12,17 @@ import pilescore as ps
 # %%
 # ## A standing wave in a channel
 #
-# $\Delta f + k^2 f = 0$ on the unit square, Helmholtz's equation. The wave has three half waves along $x$ and changes
-# little along $y$. There are 30 readings with noise 0.2; no boundary value is known.
+# The wave satisfies Helmholtz's equation $\Delta f + k^2 f = 0$ on the unit square. It has three half waves along $x$
+# and changes little along $y$. There are 30 readings with noise 0.2; the boundary values are unknown.
 
 square = ps.Box(x=(0, 1), y=(0, 1))
 NOISE = 0.2
-helmholtz = ps.identity + ps.laplacian(square) / (9 * np.pi**2 + 1)  # scaled: its terms are as large as f
+helmholtz = ps.identity + ps.laplacian(square) / (9 * np.pi**2 + 1)  # scaled so that its terms are as large as f
 on = square.interior(ps.GaussLegendre(9))
 
 
 def wave(points: np.ndarray) -> np.ndarray:
-    """Return the wave at points: the truth."""
+    """Return the true wave at points."""
     return np.sin(3 * np.pi * points[:, 0]) * np.cos(points[:, 1])
 
 
@@ -38,9 +38,9 @@ def measured(kernel: ps.Kernel, count: int) -> ps.Model:
 # %%
 # ## Sweep, or minimise
 #
-# A sweep shows the whole curve. `minimize` follows the exact gradient and gives the minimum to more digits, with a
-# standard error by the curvature of the evidence there. It starts from the model's own value and from points spread
-# over the bounds. The equation is exact, so that the readings are scored given the physics.
+# A sweep shows the whole curve. `minimize` uses the exact gradient and finds the minimum to more digits, with a
+# standard error from the curvature of the evidence there. It starts from the value in the model and from points spread
+# over the bounds. The equation is exact, so we score the readings given the physics.
 
 model = measured(ps.RBF(bandwidth=0.5), count=30)
 h = np.geomspace(0.03, 3, 33)
@@ -53,9 +53,9 @@ fig, ax = plt.subplots(figsize=(7, 3.8), layout="constrained")
 ax.semilogx(h, scores["pile"], label="sweep")
 starts = [(run.path["kernel.bandwidth"][0], run.path["pile"][0]) for run in best.descents]
 ax.plot(*zip(*starts, strict=True), "o", label="four starts")
-ax.plot(chosen, best.pile.value, "k*", markersize=12, label="where all of them ended")
+ax.plot(chosen, best.pile.value, "k*", markersize=12, label="end of all four searches")
 ax.axvspan(chosen - 2 * error, chosen + 2 * error, color="k", alpha=0.1, label="± 2 standard errors")
-ax.set(xlabel="bandwidth $h$", ylabel="PILE of the readings, given physics")
+ax.set(xlabel="bandwidth $h$", ylabel="PILE of the readings given the physics")
 ax.legend(loc="center right")
 plt.show()
 assert max(run.pile for run in best.descents) - best.pile.value < 1e-3
@@ -63,7 +63,7 @@ assert max(run.pile for run in best.descents) - best.pile.value < 1e-3
 # %%
 # ## One bandwidth for each axis
 #
-# The same model with two bandwidths. The bounds hold for each of them.
+# This is the same model with two bandwidths. The bounds apply to each of them.
 
 both = measured(ps.RBF(bandwidth=[0.5, 0.5]), count=30)
 best_both = ps.minimize(both, {"kernel.bandwidth": (0.03, 10)}, starts=4, score="given_physics")
@@ -73,8 +73,8 @@ print(table[["rank", "pile", "nats", "penalised", "fitted"]].round(2))
 assert table.index[0] == "one for each axis"
 
 # %%
-# The second bandwidth is worth several nats, also after the charge for choosing one number more (`penalised`): 3 nats
-# are clear, 5 strong. The posterior means agree; their errors are relative, in the root mean square.
+# The second bandwidth gains several nats, even after the penalty for one more fitted number (`penalised`): 3 nats are
+# clear, 5 are strong. The posterior means confirm this. The panels give their relative root mean square errors.
 
 side = np.linspace(0, 1, 41)
 points = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
@@ -93,7 +93,7 @@ for panel, (name, mean) in zip(axes.flat[[0, 1, 2, 4]], means.items(), strict=Tr
     panel.pcolormesh(side, side, mean.reshape(41, 41), vmin=-1.2, vmax=1.2, cmap="RdBu_r")
 image = axes[1, 0].pcolormesh(side, side, wave(points).reshape(41, 41), vmin=-1.2, vmax=1.2, cmap="RdBu_r")
 axes[1, 0].plot(*model.data[0].points.T, "k.", markersize=4)
-axes[1, 0].set_title("truth, and readings", fontsize="medium")
+axes[1, 0].set_title("truth and readings", fontsize="medium")
 axes[1, 0].set(xlabel="$x$", ylabel="$y$")
 axes[1, 2].axis("off")
 fig.colorbar(image, ax=axes, label="$f$", shrink=0.8)
@@ -102,12 +102,12 @@ assert errors["chosen"] < 0.5 * min(errors["too short"], errors["too long"])
 assert errors["per axis"] < 0.5 * errors["chosen"]
 
 # %%
-# ## What could go wrong
+# ## What can go wrong
 #
-# With 20 readings instead, the bandwidth along $y$ runs to its upper bound: a wave that does not change along $y$ at
-# all would do as well. `at_bounds` says so, and there is no standard error. And two of the four starts end in another
-# minimum, where each reading stands for itself. Its PILE is higher, so that the best of several starts is not fooled;
-# a single one may be.
+# With only 20 readings, the bandwidth along $y$ ends at its upper bound: a wave that does not change along $y$ at all
+# would explain the readings as well. `at_bounds` reports this, and there is no standard error. Two of the four starts
+# end in another minimum, in which the readings are unrelated to each other. Its PILE is higher, so the best of several
+# starts avoids it; a single start may not.
 
 few = ps.minimize(measured(both.kernel, count=20), {"kernel.bandwidth": (0.03, 10)}, starts=4, score="given_physics")
 print(few)
@@ -115,4 +115,4 @@ assert few.at_bounds == {"kernel.bandwidth[1]": "upper"}
 assert sum(run.pile > few.pile.value + 1 for run in few.descents) == 2
 
 # %%
-# Next: [weights.py](weights.md), where the noises are unknown too.
+# Next: [weights.py](weights.md), where the noise levels are unknown too.

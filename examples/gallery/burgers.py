@@ -1,8 +1,8 @@
 """
 # Burgers: a nonlinear equation
 
-Let PILE choose the bandwidth for Burgers' equation, without any data, solve it, and see where the solution can be
-trusted; then infer an unknown viscosity, with its standard error, from 30 noisy readings.
+Choose the bandwidth for Burgers' equation by PILE, without any data. Solve the equation and see where the solution is
+uncertain. Then infer an unknown viscosity, with its standard error, from 30 noisy readings.
 """
 
 from typing import Any
@@ -17,9 +17,9 @@ import pilescore as ps
 # %%
 # ## The equation
 #
-# $u_t + u u_x = \nu u_{xx}$ for $-1 < x < 1$, from $u = -\sin \pi x$, with zero ends: a wave that steepens into a
-# front. `ps.Nonlinear` is a function of the point and of linear operators of the unknown there; `nu` is a parameter
-# with a name.
+# The equation is $u_t + u u_x = \nu u_{xx}$ for $-1 < x < 1$, with $u = -\sin \pi x$ at $t = 0$ and $u = 0$ at both
+# ends: a wave that steepens into a front. `ps.Nonlinear` takes a function of the point and of linear operators applied
+# to the unknown there; `nu` is a named parameter.
 
 NU = 0.1
 strip = ps.Box(t=(0, 1), x=(-1, 1))
@@ -42,7 +42,7 @@ model = ps.Model(
 
 
 def truth(p: Any) -> Any:
-    """Return the exact solution at a point (t, x): two Gaussian integrals (Cole and Hopf)."""
+    """Return the exact solution at a point (t, x): two Gaussian integrals, from the Cole–Hopf transformation."""
     z, weights = np.polynomial.hermite.hermgauss(60)
     y = p[1] - 2 * jnp.sqrt(NU * p[0]) * z
     phi = weights * jnp.exp(-(1 + jnp.cos(jnp.pi * y)) / (2 * jnp.pi * NU))
@@ -52,9 +52,10 @@ def truth(p: Any) -> Any:
 # %%
 # ## Choose the bandwidth
 #
-# How long should the kernel be across the front? There are no readings: PILE asks how probable the equation and its
-# conditions are together. Each bandwidth is solved anew, starting from its neighbour. `score="profiled"` finds the
-# scale of the solution in closed form. The true error, which PILE does not know, is there to compare with.
+# Which bandwidth is best across the front? There are no readings: PILE measures how probable the equation and its
+# conditions are together. The equation is solved again for each bandwidth, starting from the previous solution.
+# `score="profiled"` finds the scale of the solution in closed form. The true error, which PILE does not use, is
+# computed for comparison.
 
 name = "kernel.bandwidth[1]"
 scores = ps.sweep(
@@ -68,7 +69,7 @@ error = scores["R_data_relative_l2"]
 chosen = float(scores["pile"].idxmin())
 reached = float(error.sel({name: chosen}))
 print(f"PILE chooses {chosen:.3f}: relative error {reached:.4f}")
-print(f"least error of the sweep: {float(error.min()):.4f}, at {float(error.idxmin()):.3f}")
+print(f"smallest error of the sweep: {float(error.min()):.4f}, at {float(error.idxmin()):.3f}")
 assert reached < 2 * float(error.min())
 
 fig, (top, bottom) = plt.subplots(2, 1, sharex=True, layout="constrained")
@@ -86,8 +87,9 @@ plt.show()
 # %%
 # ## The solution
 #
-# `solve_nonlinear` returns the most likely solution, and the model linearised there: an ordinary linear model, whose
-# posterior has a mean and a deviation. The deviation is largest at the front; the error lies well within it.
+# `solve_nonlinear` returns the most likely solution and the model linearised there. This is an ordinary linear model,
+# whose posterior has a mean and a standard deviation. The standard deviation is largest at the front, and the error is
+# well within it.
 
 solved = ps.solve_nonlinear(model.replace({name: chosen}))
 print(solved)
@@ -101,9 +103,9 @@ for t, colour in ((0.0, "C0"), (0.3, "C1"), (0.6, "C2")):
     top.plot(x, exact, "k:", label="exact" if t == 0.6 else None)
 deviation = post.std(at)
 inside = np.mean(np.abs(mean - exact) <= 2 * deviation)
-print(f"at t = {t}: largest error {np.abs(mean - exact).max():.3f}; {100 * inside:.0f}% within 2 deviations")
+print(f"at t = {t}: largest error {np.abs(mean - exact).max():.3f}; {100 * inside:.0f}% within 2 standard deviations")
 bottom.plot(x, mean - exact, color=colour, label=f"error at $t = {t}$")
-bottom.fill_between(x, -2 * deviation, 2 * deviation, color=colour, alpha=0.3, label="± 2 deviations")
+bottom.fill_between(x, -2 * deviation, 2 * deviation, color=colour, alpha=0.3, label="± 2 standard deviations")
 top.set(ylabel="$u$")
 bottom.set(xlabel="position $x$", ylabel="posterior mean $-$ exact")
 top.legend()
@@ -115,9 +117,9 @@ assert inside > 0.9
 # %%
 # ## An unknown viscosity
 #
-# Now the viscosity is to be found from 30 readings with noise of deviation 0.03, from a first guess that is three
-# times too large. The equation holds exactly, so that the readings are scored *given* the physics. The gradient passes
-# through the solution: `nu` is a hyperparameter like any other.
+# Now we infer the viscosity from 30 readings with noise of standard deviation 0.03, starting from a guess that is three
+# times too large. The equation holds exactly, so we score the readings *given* the physics. The gradient is
+# differentiated through the solution: `nu` is a hyperparameter like any other.
 
 rng = np.random.default_rng(0)
 points = rng.uniform([0, -1], [1, 1], (30, 2))
@@ -129,11 +131,11 @@ print(found)
 assert abs(found.values["nu"] - NU) < 3 * found.standard_errors["nu"]
 
 # %%
-# ## What the standard error does not know
+# ## What the standard error does not include
 #
-# It is the curvature of the evidence: it knows the noise of the readings, and neither nodes that are too coarse for a
-# front nor a search that went astray. At a viscosity of 0.05, without the start and the ends, with 60 readings, as
-# many nodes and free bandwidths, one draw of the noise gave 0.0600 ± 0.0023, four standard errors off; and a search
-# from four times the truth ran to its lower bound, which `found.at_bounds` tells. The score is that of one solution:
-# an equation with several has several scores. [wrong_equation.py](wrong_equation.md) shows how `ps.diagnose` finds
-# nodes that are too few.
+# The standard error comes from the curvature of the evidence. It includes the noise of the readings, but not the effect
+# of too few nodes for a front, or of a search that ends in the wrong place. At a viscosity of 0.05, without initial and
+# boundary values, with 60 readings, the same number of nodes and free bandwidths, one draw of the noise gave 0.0600 ±
+# 0.0023, which is off by four standard errors; and a search from four times the true value ended at its lower bound,
+# which `found.at_bounds` reports. The score belongs to one solution: an equation with several solutions has several
+# scores. [wrong_equation.py](wrong_equation.md) shows how `ps.diagnose` detects too few nodes.

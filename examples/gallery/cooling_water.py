@@ -1,8 +1,8 @@
 """
-# Does a cup of water obey Newton?
+# Does a cup of water obey Newton's law?
 
-Measured temperatures of a cooling mug. Evidence refuses Newton's law, prefers one with two bodies, and gives their
-times; readings that were kept back agree.
+For measured temperatures of a cooling mug, the evidence rejects Newton's law of cooling, prefers a law with two bodies,
+and gives their time constants. Held-out readings agree.
 """
 
 import matplotlib.pyplot as plt
@@ -13,10 +13,10 @@ import pilescore as ps
 # %%
 # ## The measurement
 #
-# Stan Wagon poured hot water into a mug, put a probe in, and wrote the temperature down every minute, for his
-# students to find out how far Newton's law of cooling holds. The readings, to 0.1 °C, are the data set `CoolingWater`
-# of the R package [mosaicData](https://vincentarelbundock.github.io/Rdatasets/doc/mosaicData/CoolingWater.html); see
-# R. Portmann and S. Wagon, *How quickly does hot water cool?*, Mathematica in Education and Research 10(3), 2005.
+# Stan Wagon poured hot water into a mug and recorded its temperature with a probe every minute, so that his students
+# could test Newton's law of cooling. The readings, rounded to 0.1 °C, are the data set `CoolingWater` of the R package
+# [mosaicData](https://vincentarelbundock.github.io/Rdatasets/doc/mosaicData/CoolingWater.html); see R. Portmann and S.
+# Wagon, *How quickly does hot water cool?*, Mathematica in Education and Research 10(3), 2005.
 
 READINGS = """
 98.2 94.4 91.4 89.1 86.9 84.9 83.1 81.2 79.5 78.0 76.5 75.2 73.8 72.6 71.4 70.3 69.3 68.2 67.2 66.3 65.3 64.3 63.7
@@ -34,18 +34,19 @@ temperature = np.array(READINGS.split(), dtype=float)  # °C
 hours = np.arange(len(temperature))[:, None] / 60
 
 # %%
-# ## Two laws, and none
+# ## Two laws, and no law
 #
-# *Newton*: the water loses heat in proportion to how much warmer it is than the room, $u' = -a(u - T)$.
+# *Newton*: the water loses heat in proportion to the difference from the room temperature, $u' = -a(u - T)$.
 #
-# *Two bodies*: the water warms the mug, and both cool; a sum of two exponentials with the rates $a$ and $b$.
+# *Two bodies*: the water warms the mug, and both cool. The temperature is a sum of two exponentials with the rates $a$
+# and $b$.
 #
-# Differentiating once removes the room temperature $T$, which nobody wrote down: $(\partial + a)\, u' = 0$ and
-# $(\partial + a)(\partial + b)\, u' = 0$. Each law is given a tolerance of a thousandth of its largest term. The
-# rates are found with everything else. The third candidate is *no law*: a smooth curve.
+# Differentiating once removes the room temperature $T$, which was not recorded: $(\partial + a)\, u' = 0$ and
+# $(\partial + a)(\partial + b)\, u' = 0$. The noise of each law is a thousandth of its largest term. The rates are
+# inferred together with everything else. The third candidate is *no law*: a smooth curve.
 #
-# The first ten minutes, in which a third and faster rate shows (least squares of three exponentials gives 14 per
-# hour: the probe, perhaps), are left out; so is all that comes after two hours, to check by.
+# We leave out the first ten minutes, which show a third, faster rate (a least-squares fit of three exponentials gives
+# 14 per hour, perhaps from the probe). We also hold out all readings after two hours, to test the predictions.
 
 used = (hours[:, 0] >= 1 / 6) & (hours[:, 0] < 2)
 later = hours[:, 0] >= 2
@@ -65,8 +66,8 @@ over = {"kernel.bandwidth": (0.2, 5), "gamma": (1e-3, 100), "eta": (1, 1e6)}
 # %%
 # ## The evidence
 #
-# A law holds or it does not, so the data are scored *given* the physics. `ps.choose` does so for equations.
-# What it gives is the evidence of the readings, and can be compared with that of no law.
+# The laws are hypotheses, not measurements, so we score the data *given* the physics, as `ps.choose` does for
+# equations. The result is the evidence of the readings, which can be compared with the evidence without a law.
 
 found = ps.choose(model, equations=laws, over=over | {"a": (0.1, 10), "b": (1.5, 10)})
 no_law = ps.minimize(ps.Model(model.kernel, readings, gamma=0.02, eta=1e4), over)
@@ -78,22 +79,22 @@ for name, value in sorted(nats.items(), key=lambda item: item[1]):
 print(f"times: {60 / found.best.values['b']:.0f} and {60 / found.best.values['a']:.0f} minutes")
 
 # %%
-# Two bodies are better than no law: the law says something true that a smooth curve does not know. Newton's law is
-# far worse than none: the readings refuse it. We take the short of the two times for the mug's, the long one that of
-# both together.
+# Two bodies are better than no law: the law contains information that a smooth curve does not. Newton's law is far
+# worse than no law: the readings reject it. We interpret the shorter time as that of the mug, and the longer time as
+# that of water and mug together.
 
 assert nats["two bodies"] + 10 < nats["no law"] < nats["Newton"] - 5
 assert not found.best.at_bounds
 
 # %%
-# ## Was it right?
+# ## Test on held-out readings
 #
-# Above, the three curves look alike up to two hours; then they part. Below, the same as differences from the
-# readings.
+# In the upper panel, the three curves agree up to two hours and then diverge. The lower panel shows their differences
+# from the readings.
 
 fig, axes = plt.subplots(2, 1, sharex=True, figsize=(7, 6), height_ratios=[2, 1], layout="constrained")
 axes[0].plot(hours[used], temperature[used], ".", color="0.3", label="readings used")
-axes[0].plot(hours[~used], temperature[~used], ".", color="0.75", label="left out")
+axes[0].plot(hours[~used], temperature[~used], ".", color="0.75", label="not used")
 shown = hours[used | later]
 missed = {}
 for name, minimum in {**found.minima, "no law": no_law}.items():
@@ -118,15 +119,15 @@ plt.show()
 assert missed["two bodies"] < 1 < min(missed["Newton"], missed["no law"])
 
 # %%
-# **Where PILE helped.** Two bodies and no law follow the readings that were used equally well, to less than a tenth
-# of a degree, and no loss on them could choose. Evidence could, by what each might have explained; the readings kept
-# back agree with it. It also gave the rates with their errors.
+# **Where PILE helped.** Two bodies and no law fit the used readings equally well, to less than a tenth of a degree, so
+# no loss on these readings could choose between them. The evidence could, because it also accounts for complexity, and
+# the held-out readings agree with it. It also gave the rates with their standard errors.
 #
-# **What it did not see.** Two exponentials are not the whole truth either. With *all* readings after ten minutes, no
-# law is 12 nats better than two bodies: over four hours evaporation, the table and the room matter. The band of two
-# bodies is too narrow after two hours: it knows how uncertain the curve is for these rates, not that the rates are
-# uncertain themselves (a [problem file](../problems.md) adds that). And at 80 minutes the readings drop by 0.3 °C at
-# once, in every residual: somebody touched something.
+# **What the model does not include.** Two exponentials are not the whole truth either. With *all* readings after ten
+# minutes, no law is 12 nats better than two bodies: over four hours evaporation, the table and the room matter. The
+# band of two bodies is too narrow after two hours: it includes the uncertainty of the curve for these rates, but not
+# that of the rates (a [problem file](../problems.md) adds it). Finally, at 80 minutes the readings drop suddenly by
+# 0.3 °C, which is visible in every residual: something disturbed the experiment.
 #
-# A law that is nonlinear in $u$ would be written as in [burgers.py](burgers.md); the next measured example is
+# [burgers.py](burgers.md) shows how to write a law that is nonlinear in $u$; the next measured example is
 # [mercury.py](mercury.md).

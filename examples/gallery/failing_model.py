@@ -1,8 +1,8 @@
 """
 # A model that looks fine and is wrong
 
-A fast wave, a sensible kernel, and a fit that meets its equation and whose errors are as large as it says; and yet it
-has learnt nothing. PILE is high, `ps.diagnose` says why, and names the kernel that works.
+A model of a fast wave satisfies its equation, and its errors are as large as it predicts. Yet it has learnt nothing
+about the wave. PILE is high, and `ps.diagnose` reports the reason and a kernel that works.
 """
 
 import matplotlib.pyplot as plt
@@ -13,9 +13,10 @@ import pilescore as ps
 # %%
 # ## The problem
 #
-# Convection, $u_t + \beta u_x = 0$ with $\beta = 30$, is a classic on which physics-informed networks fail. Its
-# solution here, $u = \sin(x - \beta t)$, only moves. There are 150 readings with noise of deviation 0.3, and the
-# equation at 10 × 10 nodes. It holds exactly, so that the data are scored *given* the physics.
+# Convection, $u_t + \beta u_x = 0$ with $\beta = 30$, is a well-known problem on which physics-informed networks fail.
+# Its solution here, $u = \sin(x - \beta t)$, moves without changing shape. There are 150 readings with noise of
+# standard deviation 0.3, and the equation is imposed at 10 × 10 nodes. It holds exactly, so we score the data *given*
+# the physics.
 
 BETA, NOISE = 30.0, 0.3
 strip = ps.Box(t=(0, 1), x=(0, 2 * np.pi))
@@ -29,7 +30,7 @@ over = {"kernel.bandwidth": (0.05, 5), "gamma": (1e-3, 10), "rho": (1e-4, 10), "
 
 
 def model(kernel: ps.Kernel) -> ps.Model:
-    """Return the model with a kernel."""
+    """Return the model with a given kernel."""
     return ps.Model(
         kernel=kernel,
         data=ps.observe(ps.identity, readings, at=points, name="readings"),
@@ -47,7 +48,8 @@ def solution(found: ps.Minimum) -> np.ndarray:
 # %%
 # ## An isotropic kernel
 #
-# Say that we know nothing of the solution: one bandwidth for both coordinates. PILE chooses it, and the noise levels.
+# Suppose that we know nothing about the solution and use one bandwidth for both coordinates. PILE chooses the
+# bandwidth and the noise levels.
 
 isotropic = ps.minimize(model(ps.RBF(bandwidth=0.5)), over, score="given_physics", run=ps.RunOptions(progress=False))
 print(isotropic)
@@ -59,30 +61,31 @@ print("coverage of left-out readings:", first["miscalibrated"].details["coverage
 assert first.healthy
 
 # %%
-# It looks fine. The search has converged, no bound was hit, the equation is met (`physics` is about 1e-6), and
-# intervals hold nearly as many of the left-out readings as they should. But compare PILE with that of no model at
-# all, in which every reading is independent noise of the best size, $\log 2 \pi \overline{y^2} + 1$: there is a gain
-# of two nats, which is nothing. The noise was 0.3; the model says 0.70, and has taken the wave for noise.
+# The model looks fine. The search has converged, no hyperparameter is at a bound, the equation is satisfied (`physics`
+# is about 1e-6), and the intervals contain nearly as many left-out readings as they should. But compare PILE with that
+# of pure noise, $\log 2 \pi \overline{y^2} + 1$, where every reading is independent noise with the best variance. The
+# gain is two nats, which is insignificant. The noise was 0.3 but the model estimates 0.70: it has explained the wave as
+# noise.
 
 nothing = np.log(2 * np.pi * np.mean(readings**2)) + 1
-print(f"PILE {isotropic.pile.value:.3f}; of independent noise {nothing:.3f}")
+print(f"PILE of the model {isotropic.pile.value:.3f}; of independent noise {nothing:.3f}")
 print(f"noise of the readings {(isotropic.values['gamma'] / 2) ** 0.5:.2f} (true: {NOISE})")
-assert 0.5 * len(readings) * (nothing - isotropic.pile.value) < 3  # nats that were gained
+assert 0.5 * len(readings) * (nothing - isotropic.pile.value) < 3  # nats gained
 
 # %%
-# Minimising PILE of data *and* equation, as if zero had been measured at each node, is worse still: nothing satisfies
-# $u_t + 30 u_x = 0$ as well as $u = 0$ does. The solution collapses, and that is found at once.
+# Minimising joint PILE of data *and* equation, as if zero had been measured at each node, is even worse: no function
+# satisfies $u_t + 30 u_x = 0$ as well as $u = 0$ does. The solution collapses, and the check `collapsed` detects it.
 
 collapsed = ps.diagnose(ps.minimize(isotropic.model, over, run=ps.RunOptions(progress=False)), checks=["collapsed"])
 print(collapsed)
 assert "collapsed" in collapsed
 
 # %%
-# ## What is wrong is the kernel
+# ## The kernel is wrong
 #
-# The check that fires for the model above is one that takes a few seconds, because it fits: would a rotated and
-# stretched kernel do better? The solution is constant along $x = \beta t$, where a round kernel forgets it within one
-# bandwidth.
+# The check `ill_suited_kernel` fires for the model above. It takes a few seconds, because it fits rotated and stretched
+# kernels to see whether they are better. The solution is constant along $x = \beta t$, but under an isotropic kernel
+# values along this line are correlated only within one bandwidth.
 
 verdict = ps.diagnose(isotropic, checks=["ill_suited_kernel"])
 print(verdict)
@@ -90,7 +93,7 @@ details = verdict["ill_suited_kernel"].details
 assert "ill_suited_kernel" in verdict
 
 # %%
-# We do as we are told: an `AnisotropicRBF` with this direction and stretch, from where PILE refines both.
+# We follow the advice and start from an `AnisotropicRBF` with this direction and stretch, which PILE then refines.
 
 theta = float(np.arctan2(*details["direction"][::-1]))
 rotated = ps.AnisotropicRBF(theta=theta, s=details["stretch"] ** -0.5, bandwidth=0.5)
@@ -115,11 +118,11 @@ fig.colorbar(mesh, ax=axes, label="$u$")
 plt.show()
 
 # %%
-# ## Take home
+# ## Summary
 #
-# Small residuals and honest intervals do not make a solution: compare PILE with that of no model, and look at the
-# noise that it found. What PILE did not see: a minimum says nothing about kernels that were not tried. And starts
-# matter. From `s=0.5` the last search ends at another minimum, as good to within one nat; with 200 readings in place
-# of 150 that start ended in the all-noise optimum. `starts=4` tries several.
-# [kernel_before_data.py](kernel_before_data.md) finds the direction without any reading;
-# [wrong_equation.py](wrong_equation.md) has a right kernel and a wrong equation.
+# Small residuals and well-calibrated intervals do not imply a good solution. Compare PILE with that of pure noise, and
+# check the estimated noise. PILE also has limits: a minimum says nothing about kernels that were not tried, and the
+# result depends on the start. From `s=0.5` the last search ends at another minimum, equally good to within one nat;
+# with 200 readings instead of 150, that start ended in the optimum that explains everything as noise. `starts=4` tries
+# several starts. [kernel_before_data.py](kernel_before_data.md) finds the direction without any readings;
+# [wrong_equation.py](wrong_equation.md) has the right kernel and a wrong equation.

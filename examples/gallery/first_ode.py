@@ -1,7 +1,7 @@
 """# A first model: one equation, twelve readings
 
-Build a model of a damped oscillator block by block, score it, and let the score choose between three bandwidths. The
-chosen model predicts far beyond the last reading, with an error band that holds the truth.
+Build a model of a damped oscillator block by block, score it, and choose among three bandwidths by the score. The
+chosen model predicts far beyond the last reading, with an error band that contains the true solution.
 """
 
 import matplotlib.pyplot as plt
@@ -12,11 +12,10 @@ import pilescore as ps
 # %%
 # ## The question
 #
-# A mass on a spring swings with friction: $u'' + 0.4 u' + 4 u = 0$ for ten seconds. At the start it is at $u(0) = 1$;
-# how fast it was pushed is not known. Twelve noisy readings were taken in the first three seconds. Where is the mass
-# later?
+# A mass on a spring with friction follows $u'' + 0.4 u' + 4 u = 0$ for ten seconds. It starts at $u(0) = 1$ with an
+# unknown velocity. Twelve noisy readings were taken in the first three seconds. Where is the mass later?
 #
-# The readings are made up from the exact solution with $u'(0) = 2$, so that we can check the answer.
+# The readings are simulated from the exact solution with $u'(0) = 2$, so we can check the answer.
 
 DAMPING, STIFFNESS, NOISE = 0.4, 4.0, 0.15
 line = ps.Box(t=(0, 10))
@@ -36,12 +35,13 @@ readings = truth(times) + NOISE * rng.standard_normal(12)
 # %%
 # ## The model, block by block
 #
-# Everything that is known is an observation: an operator of the unknown, at points, with noise.
+# Everything you know is an observation: an operator applied to the unknown at some points, with noise.
 #
-# - `observe`: the readings, where they were taken, and their noise.
-# - `impose`: the equation, at 40 nodes. The operator is written as on paper; `noise` says how closely it is to hold.
-# - `dirichlet`: the value at the start, imposed at the one point $t = 0$.
-# - the kernel: how smooth the unknown is. Over one bandwidth, in seconds here, it may change noticeably.
+# - `observe` adds the readings, their times and their noise.
+# - `impose` adds the equation at 40 nodes. The operator is written as in mathematical notation; `noise` sets how
+#   closely the equation must hold.
+# - `dirichlet` adds the initial value, imposed at the single point $t = 0$.
+# - The kernel describes how smooth the unknown is: it may change noticeably over one bandwidth, here in seconds.
 
 oscillator = d**2 + DAMPING * d + STIFFNESS * ps.identity
 data = ps.observe(ps.identity, values=readings, at=times, noise=NOISE, name="readings")
@@ -53,9 +53,9 @@ print(model)
 # %%
 # ## The score
 #
-# PILE says how improbable the model finds what was measured: it is twice the negative log evidence, per reading.
-# Lower is better; as the log of a density it may be negative. The equation is known, not measured, so that we score
-# the readings *given* the physics.
+# PILE measures how improbable the readings are under the model: it is twice the negative log evidence, per reading.
+# Lower is better; because it is the logarithm of a density, it may be negative. The equation is known, not measured,
+# so we score the readings *given* the physics.
 
 score = ps.pile(model, score="given_physics")
 print(score)
@@ -63,12 +63,12 @@ print(score)
 # %%
 # Two terms matter.
 #
-# - **fit** is the mean square of the surprises: errors of the readings over the deviations that the model gave them
-#   beforehand. It is near 1 if the errors are as large as the model said.
-# - **complexity** is the log of the room that the model leaves. A model that would have found any readings plausible
-#   has a high one.
+# - **fit** is the mean squared error of the readings, in units of the standard deviations that the model predicts. It
+#   is near 1 if the errors are as large as predicted.
+# - **complexity** is the logarithm of the volume of plausible readings. It is high for a model under which any
+#   readings would be plausible.
 #
-# A vague model buys a low fit by a high complexity, a rigid one does the reverse. Their sum has a minimum in between:
+# A vague model has a low fit and a high complexity, and a rigid model the reverse. Their sum has a minimum in between:
 
 scores = {h: ps.pile(model.replace({"kernel.bandwidth": h}), score="given_physics") for h in (0.1, 0.5, 2.5)}
 for h, each in scores.items():
@@ -78,9 +78,10 @@ for h, each in scores.items():
 assert min(scores, key=lambda h: scores[h].value) == 0.5
 
 # %%
-# ## What they predict
+# ## The predictions
 #
-# Means and 95 % bands of the three posteriors, and how much of the truth is within the bands:
+# The figure shows means and 95 % bands of the three posteriors. The last line printed is the share of the true curve
+# within each band.
 
 grid = np.linspace(0, 10, 301)
 exact = truth(grid)
@@ -103,16 +104,16 @@ assert within[0.5] > 0.9
 assert within[2.5] < 0.5
 
 # %%
-# - **0.1 s** is too short: the nodes of the equation are farther apart than that and know nothing of each other. The
-#   model allows anything, and says so with its wide band.
-# - **0.5 s** carries the readings through the equation to the end of the ten seconds.
-# - **2.5 s** is too long: so stiff a function cannot swing with a period of 3 s. It misses the readings, with a
-#   narrow band all the same. Its fit gives it away.
+# - **0.1 s** is too short. The nodes of the equation are farther apart, so they are uncorrelated. The model allows
+#   almost any function, as its wide band shows.
+# - **0.5 s** propagates the readings through the equation to the end of the ten seconds.
+# - **2.5 s** is too long. Such a stiff function cannot oscillate with a period of 3 s. It misses the readings, and its
+#   band is still narrow. Its large fit term reveals this.
 #
-# ## What PILE did not see
+# ## What PILE cannot detect
 #
-# It takes the equation at its word. Were the stiffness wrong, the best bandwidth would be the best for a wrong
-# equation. And one number for three models says which is the best of them, not that it is good: a fit far from 1 is a
-# warning.
+# PILE takes the equation as given. If the stiffness were wrong, PILE would choose the best bandwidth for a wrong
+# equation. The score also shows only which of the three models is best, not that the best one is good: a fit far from
+# 1 is a warning.
 #
-# Next: [losses_disagree.py](losses_disagree.md), why one score, and not the losses that one has anyway.
+# Next: [losses_disagree.py](losses_disagree.md) shows why to use one score instead of several losses.

@@ -1,7 +1,7 @@
-"""# Infer a diffusivity, with its error
+"""# Infer a diffusivity with its standard error
 
-Sixty noisy readings of a cooling rod and the heat equation give its diffusivity with a standard error. Ten repeated
-experiments show whether the error can be believed, and what happens if the wrong score is used.
+Infer the diffusivity of a cooling rod, with a standard error, from sixty noisy readings and the heat equation. Ten
+repeated experiments show whether the standard error is reliable, and what happens with the wrong score.
 """
 
 import matplotlib.pyplot as plt
@@ -12,11 +12,11 @@ import pilescore as ps
 # %%
 # ## The experiment
 #
-# A rod of length 1 cools: $u_t = \kappa u_{xx}$, its ends held at 0. How it was heated at the start is not known.
-# Sixty readings are taken at random times and places, with noise that is not known either. What is $\kappa$?
+# A rod of length 1 cools: $u_t = \kappa u_{xx}$, with both ends held at 0. The initial temperature is unknown. Sixty
+# readings are taken at random times and positions, with unknown noise. What is $\kappa$?
 #
-# `ps.parameter` makes a coefficient of an operator that has a name, and may be chosen like a bandwidth. The readings
-# are made up with $\kappa = 0.1$ and noise 0.05; the model starts from $\kappa = 0.3$.
+# `ps.parameter` creates a named coefficient of an operator, which can be chosen like a bandwidth. The readings are
+# simulated with $\kappa = 0.1$ and noise 0.05; the model starts from $\kappa = 0.3$.
 
 KAPPA, NOISE = 0.1, 0.05
 rod = ps.Box(t=(0, 1), x=(0, 1))
@@ -39,7 +39,7 @@ def experiment(seed: int) -> ps.Model:
 # %%
 # ## One experiment
 #
-# Diffusivity, bandwidth and noise are chosen together, by the evidence of the readings *given* the physics.
+# The evidence of the readings *given* the physics chooses diffusivity, bandwidth and noise together.
 
 over = {"kappa": (0.005, 2.0), "kernel.bandwidth": (0.05, 5), "gamma": (1e-4, 1.0)}
 best = ps.minimize(experiment(0), over, score="given_physics")
@@ -47,9 +47,9 @@ print(best)
 print(f"noise: {(best.values['gamma'] / 2) ** 0.5:.3f} (true: {NOISE})")
 
 # %%
-# The standard error is by the curvature at the minimum, with all else chosen anew as $\kappa$ moves. Is the evidence
-# as round as that? We hold $\kappa$ at a few values and minimise over the rest: a profile, in nats above the minimum.
-# Two nats are the border of a 95 % interval.
+# The standard error comes from the curvature of the evidence at its minimum, and accounts for the other chosen values.
+# Is the evidence really close to a parabola? To check, we fix $\kappa$ at several values and minimise over the rest.
+# This gives a profile, in nats above the minimum; two nats correspond to a 95 % interval.
 
 estimate, error = best.values["kappa"], best.standard_errors["kappa"]
 kappas = estimate + error * np.linspace(-3, 3, 9)
@@ -65,28 +65,30 @@ nats = 0.5 * best.pile.size * (np.array(profile) - best.pile.value)
 # %%
 # ## Ten experiments
 #
-# One estimate that comes out well proves little. The same with ten draws of points and noise, and beside it what PILE
-# of both, readings and equation, would choose.
+# One good estimate proves little. We repeat the experiment with ten draws of points and noise, and compare with the
+# choice of joint PILE, of readings and equation together.
 
 found = [best, *(ps.minimize(experiment(seed), over, score="given_physics") for seed in range(1, 10))]
 both = [ps.minimize(experiment(seed), over, search=ps.SearchOptions(curvature=False)) for seed in range(10)]
 off = np.array([(each.values["kappa"] - KAPPA) / each.standard_errors["kappa"] for each in found])
 print("deviations from the truth, in standard errors:", off.round(1))
-print("by PILE of both:", [round(each.values["kappa"], 3) for each in both])
+print("by joint PILE:", [round(each.values["kappa"], 3) for each in both])
 assert np.all(np.abs(off) < 2)
 assert all(each.values["kappa"] < KAPPA for each in both)
 assert sum("kappa" in each.at_bounds for each in both) == 2
 
 fig, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3.8), layout="constrained")
 left.plot(kappas, nats, "o-", label="profile")
-left.plot(kappas, 0.5 * ((kappas - estimate) / error) ** 2, "--", label="by the standard error")
+left.plot(kappas, 0.5 * ((kappas - estimate) / error) ** 2, "--", label="parabola from the standard error")
 left.axvline(KAPPA, color="k", linestyle=":", label="truth")
 left.axhline(2, color="0.7", linewidth=0.8)
 left.set(xlabel="diffusivity $\\kappa$", ylabel="nats above the minimum", title="one experiment")
 left.legend(framealpha=1)
 seeds = np.arange(10)
 bars = [2 * each.standard_errors["kappa"] for each in found]
-right.errorbar(seeds, [each.values["kappa"] for each in found], bars, fmt="o", label="given the physics, ± 2 errors")
+right.errorbar(
+    seeds, [each.values["kappa"] for each in found], bars, fmt="o", label="given the physics, ± 2 standard errors"
+)
 right.plot(seeds, [each.values["kappa"] for each in both], "x", label="readings and physics together")
 right.axhline(KAPPA, color="k", linestyle=":", label="truth")
 right.set(xlabel="experiment", ylabel="diffusivity $\\kappa$", title="ten experiments", ylim=(0, 0.17))
@@ -94,15 +96,16 @@ right.legend(fontsize="small")
 plt.show()
 
 # %%
-# All ten intervals hold the truth, most with room to spare: the prior allows rougher temperatures than two smooth
-# modes, so that the errors are on the cautious side here. Ten experiments cannot tell 95 % from 99 %, though. The
-# profile follows the parabola of the standard error, a little flatter on both sides.
+# All ten intervals contain the true value, most of them with a wide margin: the prior allows rougher temperatures than
+# two smooth modes, so the standard errors are conservative here. Ten experiments cannot distinguish 95 % from 99 %,
+# though. The profile follows the parabola of the standard error, and is slightly flatter on both sides.
 #
-# PILE of both is too low each time, twice down to its bound. The equation was not measured, but that score counts
-# each node as a reading of $u_t - \kappa u_{xx} = 0$, and the smaller $\kappa$, the more probable are such readings.
-# Hence the rule: **where the equation is exact, score the data given the physics.**
+# The estimate from joint PILE is too low each time, and at its lower bound twice. The equation was not measured, but
+# the joint score counts each node as a reading of $u_t - \kappa u_{xx} = 0$, and such readings are more probable the
+# smaller $\kappa$ is. Hence the rule: **if the equation is exact, score the data given the physics.**
 #
-# ## What could go wrong
+# ## What can go wrong
 #
-# A standard error is worth as much as the model. If heat also leaks through the side, the estimate is of another
-# equation's $\kappa$, with an error as small as here; [wrong_equation.py](wrong_equation.md) shows how to notice.
+# A standard error is only as good as the model. If heat also leaks through the side of the rod, the estimate is the
+# $\kappa$ of a wrong equation, with an equally small standard error; [wrong_equation.py](wrong_equation.md) shows how
+# to detect this.

@@ -1,7 +1,7 @@
-"""# Choose a kernel before there are data
+"""# Choose a kernel without data
 
-How well does a kernel suit an equation? A score without any data says it: for convection it finds the direction in
-which the solution is constant. With 40 readings the kernel that it chose is many times better than an isotropic one.
+How well does a kernel suit an equation? A data-free score measures this. For convection it finds the direction in
+which the solution is constant. With 40 readings, the chosen kernel is many times more accurate than an isotropic one.
 """
 
 import matplotlib.pyplot as plt
@@ -12,13 +12,13 @@ import pilescore as ps
 # %%
 # ## The question
 #
-# $f_t + 10 f_x = 0$: a wave that travels fast, which is hard to follow for many methods. Solutions are constant along
-# the characteristics, the lines of constant $x - 10 t$. No reading has been taken yet. Does the equation alone tell
-# which kernel to use?
+# The equation $f_t + 10 f_x = 0$ describes a fast wave, which is difficult for many methods. Solutions are constant
+# along the characteristics, the lines of constant $x - 10 t$. There are no readings yet. Does the equation alone
+# determine which kernel to use?
 #
-# If draws of the kernel nearly satisfy the equation, little has to be learnt from it. That is what
-# $\log \det(I + \mathcal{G})$ measures: $\mathcal{G}$ is the covariance of $f_t + 10 f_x$ as an integral operator,
-# and the determinant is a Fredholm determinant, computed by quadrature. Low is good.
+# If draws from the kernel nearly satisfy the equation, the model learns little from it. $\log \det(I + \mathcal{G})$
+# measures this: $\mathcal{G}$ is the covariance of $f_t + 10 f_x$ as an integral operator, and the determinant is a
+# Fredholm determinant, computed by quadrature. Lower is better.
 
 BETA = 10.0
 strip = ps.Box(t=(0, 1), x=(0, 2 * np.pi))
@@ -27,13 +27,13 @@ convection = ps.impose(dt + BETA * dx, 0.0, on=strip.interior(ps.GaussLegendre(1
 print(ps.data_free_pile(ps.Model(ps.RBF(bandwidth=1.0), physics=convection)))
 
 # %%
-# `value` is the score. A determinant is only as good as the nodes that it was computed with: `error` is the change by
-# a finer rule, and `status` says whether it is below a millionth of the value. Here it is not, but an error of 0.02
-# in 61 does not matter for what follows.
+# `value` is the score. Its accuracy depends on the quadrature nodes: `error` is the change with a finer rule, and
+# `status` is *resolved* if this change is below a millionth of the value. Here it is not, but an error of 0.02 in 61
+# does not matter for what follows.
 #
 # ## A landscape of kernels
 #
-# The kernel may now be turned by an angle $\theta$ and stretched: its lengths are $h/s$ along $\theta$ and $h s$
+# The next kernel can be rotated by an angle $\theta$ and stretched: its lengths are $h/s$ along $\theta$ and $h s$
 # across.
 
 angles, stretches = np.linspace(0, np.pi, 61), np.geomspace(0.2, 1, 11)
@@ -48,9 +48,9 @@ print(f"lowest at θ = {theta:.3f}, s = {s:.3f}; arctan β = {np.arctan(BETA):.3
 assert abs(theta - np.arctan(BETA)) <= angles[1] - angles[0]
 
 # %%
-# The lowest score is that of the characteristic direction. A landscape compares with half the nodes on each axis, so
-# that `resolved` is a severe verdict; the point that matters is resolved, as its own score says below. The grid has
-# steps of 0.05: `minimize` refines the angle. A model may consist of physics alone.
+# The score is lowest in the characteristic direction. A landscape checks the resolution with half the nodes on each
+# axis, which is a strict test; the chosen kernel is resolved, as its own score below shows. The grid has steps of
+# 0.05, and `minimize` refines the angle. A model may consist of physics alone.
 
 alone = ps.Model(family, physics=convection).replace({"kernel.theta": theta, "kernel.s": s})
 refined = ps.minimize(alone, {"kernel.theta": (theta - 0.1, theta + 0.1)})
@@ -73,8 +73,8 @@ plt.show()
 # %%
 # ## With 40 readings
 #
-# The wave is $\sin(x - 10 t)$, read at 40 random points with noise 0.1. Bandwidth and scale of each kernel are chosen
-# by the readings, given the physics.
+# The wave is $\sin(x - 10 t)$, measured at 40 random points with noise 0.1. The bandwidth and the prior variance of
+# each kernel are chosen by the evidence of the readings given the physics.
 
 rng = np.random.default_rng(0)
 points = rng.uniform([0, 0], [1, 2 * np.pi], (40, 2))
@@ -96,28 +96,29 @@ assert max(errors["chosen without data"], errors["one length per axis"]) < 0.2
 assert errors["isotropic"] > 0.6
 
 fig, axes = plt.subplots(1, 3, sharey=True, figsize=(7, 3.2), layout="constrained")
-pictures = {"truth, and readings": truth} | {name: means[name] for name in ("isotropic", "chosen without data")}
+pictures = {"truth and readings": truth} | {name: means[name] for name in ("isotropic", "chosen without data")}
 for ax, (name, picture) in zip(axes, pictures.items(), strict=True):
     image = ax.pcolormesh(t, x, picture, vmin=-1.2, vmax=1.2, cmap="RdBu_r")
     ax.set_title(name, fontsize="medium")
     ax.set_xlabel("time $t$")
 axes[0].plot(*points.T, "k.", markersize=4)
-axes[0].set_ylabel("place $x$")
+axes[0].set_ylabel("position $x$")
 fig.colorbar(image, ax=axes, label="$f$")
 plt.show()
 
 # %%
-# The isotropic kernel knows the wave around each reading only: lengths that suit the steep $t$ waste the gentle $x$,
-# and the nodes of the equation are too far apart to pass anything on. The oriented kernel carries each reading along
-# its characteristic.
+# The isotropic kernel finds the wave only near each reading: a length that is short enough for the fast changes in
+# $t$ is too short in $x$, and the nodes of the equation are too far apart to propagate information. The oriented
+# kernel propagates each reading along its characteristic.
 #
-# ## What the score did not see
+# ## What the score cannot detect
 #
-# - It wants ever more stretch: $s$ is at the end of its grid. Constant along characteristics is right here, but not
-#   where there is a source or diffusion. Data have to set the lengths; here they chose the bandwidth.
-# - It says which kernel suits the equation, not the solution. Any wave, however rough, moves along the
+# - It always prefers more stretch: $s$ is at the end of its grid. A function that is constant along the characteristics
+#   is right here, but not with a source or diffusion. The lengths must come from data; here the data chose the
+#   bandwidth.
+# - It measures how well a kernel suits the equation, not the solution. Any wave, however rough, moves along the
 #   characteristics.
-# - One length for each axis, both chosen by the readings, does as well: the characteristics of so fast a wave are 6°
-#   off the axis. That kernel had to learn from the data what this one knew before.
+# - One length for each axis, both chosen by the readings, is as accurate, because the characteristics of such a fast
+#   wave are only 6° off the axis. That kernel had to learn from the data what this one knew without them.
 #
 # Next: [heat_coefficient.py](heat_coefficient.md), where the equation has an unknown coefficient.

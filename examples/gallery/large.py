@@ -1,8 +1,8 @@
 """
 # Twenty thousand observations
 
-A dense score of 20,000 observations takes 3 GB. `solver="auto"` takes a smooth kernel for what it is, a matrix of low
-rank and noise, and returns an interval that is proved to hold the score: no estimate, no random vectors.
+A dense score of 20,000 observations takes 3 GB. With a smooth kernel the covariance is nearly a low-rank matrix plus
+noise. `solver="auto"` uses this and returns an interval that provably contains the score, without random estimates.
 """
 
 import matplotlib.pyplot as plt
@@ -13,20 +13,20 @@ import pilescore as ps
 # %%
 # ## The model
 #
-# A field is read at thousands of scattered points with noise of deviation 0.1, and its source, $\Delta u$, at 100
-# nodes with noise of deviation 0.5. The source was measured, not known: PILE of both is the right score here.
+# A field is measured at thousands of scattered points with noise of standard deviation 0.1, and its source, $\Delta u$,
+# at 100 nodes with noise of standard deviation 0.5. The source was measured, so joint PILE is the right score here.
 
 square = ps.Box(x=(-1, 1), y=(-1, 1))
 nodes = square.interior(ps.GaussLegendre(10))
 
 
 def field(p: np.ndarray) -> np.ndarray:
-    """Return the true field; its Laplacian is -25 times it."""
+    """Return the true field, whose Laplacian is -25 times the field."""
     return np.sin(3 * p[:, 0]) * np.cos(4 * p[:, 1])
 
 
 def model(size: int, bandwidth: float) -> ps.Model:
-    """Return a model of `size` observations in all."""
+    """Return a model with `size` observations in total."""
     rng = np.random.default_rng(0)
     source = -25 * field(nodes.points) + 0.5 * rng.standard_normal(len(nodes))
     points = rng.uniform(-1, 1, (size - len(nodes), 2))
@@ -39,10 +39,10 @@ def model(size: int, bandwidth: float) -> ps.Model:
 
 
 # %%
-# ## What would it cost?
+# ## The cost
 #
-# `ps.solvers.estimate_cost` says so before any work. For low rank it states the worst case, the largest rank that
-# would be tried before giving up. A smooth kernel needs a small fraction of that.
+# `ps.solvers.estimate_cost` estimates the cost before any work. For low rank it reports the worst case, the largest
+# rank that is tried before giving up. A smooth kernel needs a small fraction of that.
 
 large = model(20_000, 0.5)
 for solver in ("dense", "auto"):
@@ -51,7 +51,7 @@ for solver in ("dense", "auto"):
 # %%
 # ## The score
 #
-# `value` is the middle of the interval from `lower` to `upper`; `solver` says what was done.
+# `value` is the midpoint of the interval from `lower` to `upper`; `solver` describes the method that was used.
 
 score = ps.pile(large.replace(solver="auto"))
 print(score)
@@ -60,9 +60,9 @@ print(f"PILE is between {score.lower:.5f} and {score.upper:.5f}")
 assert score.upper - score.lower <= 1e-3  # the tolerance of "auto", unless you give ps.solvers.Auto(tolerance=…)
 
 # %%
-# A rank of about a hundred: a thin matrix of 20,000 × 100 numbers does what 20,000 × 20,000 would. Is the interval
-# narrow enough to choose by? A somewhat shorter bandwidth has an interval of its own, and the two do not meet. So the
-# order of the two is proved as well; and with 20,000 observations a small difference of PILE is many nats.
+# A rank of about a hundred is enough: a matrix of 20,000 × 100 numbers replaces one of 20,000 × 20,000. Is the interval
+# narrow enough to choose a bandwidth? The interval of a slightly shorter bandwidth does not overlap with it, so the
+# order of the two scores is also proved. With 20,000 observations a small difference of PILE is many nats.
 
 shorter = ps.pile(model(20_000, 0.4).replace(solver="auto"))
 print(f"bandwidth 0.4: between {shorter.lower:.5f} and {shorter.upper:.5f}; {shorter.solver}")
@@ -70,9 +70,9 @@ print(f"bandwidth 0.5 is better by at least {0.5 * score.size * (shorter.lower -
 assert score.upper < shorter.lower
 
 # %%
-# ## Do not take our word for it
+# ## Check against the dense score
 #
-# With 3,000 observations the dense score is quick. Intervals of any tolerance have to hold it.
+# With 3,000 observations the dense score is fast. Intervals of any tolerance must contain it.
 
 small = model(3_000, 0.5)
 exact = ps.pile(small).value
@@ -85,8 +85,8 @@ for tolerance in (1e-3, 1e-6):
     assert found.upper - found.lower <= tolerance
 
 # %%
-# If the rank is held too low, the tolerance is not reached; the `ToleranceError` has the interval that was. The
-# eigenvalues of a smooth kernel fall faster than any power, and so do the bounds.
+# If the rank is limited too much, the tolerance is not reached, and the `ToleranceError` has the interval that was. The
+# eigenvalues of a smooth kernel decrease faster than any power, and so does the width of the interval.
 
 ranks = [30, 60, 90, 120, 150]
 below, above = [], []
@@ -104,14 +104,15 @@ fig, ax = plt.subplots(layout="constrained")
 ax.semilogy(ranks, below, "o-", label="dense score $-$ lower bound")
 ax.semilogy(ranks, above, "s-", label="upper bound $-$ dense score")
 ax.axhline(1e-3, color="grey", linestyle="--", label="tolerance of auto")
-ax.set(xlabel="rank", ylabel="distance in PILE", title="Bounds of 3,000 observations")
+ax.set(xlabel="rank", ylabel="distance in PILE", title="Bounds for 3,000 observations")
 ax.legend()
 plt.show()
 
 # %%
 # ## When it does not work
 #
-# Ranks grow as bandwidths shrink and as noise becomes small, and rough kernels (Matérn) need thousands: then `auto`
-# factors the dense matrix if it fits, or spreads it in tiles over processes and their disks, and says so in `solver`.
-# The interval is about arithmetic only: a proved score of a wrong model is still that of a wrong model, as in
-# [failing_model.py](failing_model.md). Deviations of the posterior at many points take longer than the score.
+# The necessary rank grows as the bandwidth or the noise decreases, and rough kernels (Matérn) need ranks of thousands.
+# Then `auto` factors the dense matrix if it fits in memory, or distributes it in tiles over processes and their disks;
+# `solver` reports which. The interval concerns only the arithmetic: a proved score of a wrong model is still the score
+# of a wrong model, as in [failing_model.py](failing_model.md). Posterior standard deviations at many points take longer
+# than the score.

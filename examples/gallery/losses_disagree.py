@@ -1,7 +1,7 @@
 """# Why several losses mislead
 
-A field and its source are measured, both with noise. Two training losses, leave-one-out and PILE each choose a
-bandwidth. Four rules choose four bandwidths; since the truth is known here, we see which of them to believe.
+A field and its source are measured, both with noise. Two training losses, leave-one-out and PILE choose four different
+bandwidths. The true solution is known here, so we can see which choice is good.
 """
 
 import jax
@@ -15,11 +15,11 @@ from pilescore.studies.poisson import forcing, solution
 # %%
 # ## The problem
 #
-# $\Delta f = 10 + 10 \sin 2\pi x \sin 2\pi y$ on the square $(-1, 1)^2$, with $f = 0$ on its boundary. On a grid of
-# 13 × 13 Chebyshev nodes both $f$ and $\Delta f$ are measured, each with noise of variance 1. The model is not told
-# of the boundary.
+# $\Delta f = 10 + 10 \sin 2\pi x \sin 2\pi y$ on the square $(-1, 1)^2$, with $f = 0$ on its boundary. Both $f$ and
+# $\Delta f$ are measured on a grid of 13 × 13 Chebyshev nodes, each with noise of variance 1. The model does not know
+# the boundary values.
 #
-# Both noises are known here. The one thing to choose is the bandwidth of the kernel: how smooth is $f$?
+# Both noise levels are known here. Only the bandwidth of the kernel has to be chosen: how smooth is $f$?
 
 square = ps.Box(x=(-1, 1), y=(-1, 1))
 nodes = square.interior(ps.quadrature.Chebyshev(13))
@@ -36,8 +36,8 @@ print(f"root mean square of f: {sizes[0]:.2f}, of Δf: {sizes[1]:.2f}; of the no
 # %%
 # ## Every bandwidth, every rule
 #
-# One sweep computes all of it. `losses=True` adds the losses that are used in place of evidence, `known=` the true
-# errors in $f$ and in $\Delta f$, which nobody has in practice. The source was measured, so that PILE of data and
+# One sweep computes everything. `losses=True` adds losses that are often used instead of evidence, and `known=` adds
+# the true errors in $f$ and $\Delta f$, which are unknown in practice. The source was measured, so PILE of data and
 # physics together is the right score.
 
 scores = ps.sweep(
@@ -63,9 +63,10 @@ for rule, value in chosen.items():
     print(f"{rule:28} chooses {value:.3f}: error in f {of_f:5.1f} times the least, in Δf {of_source:8.1f} times")
 
 # %%
-# ## What they say, and what is true
+# ## The scores and the true errors
 #
-# Above, each score from its least to its largest value; a dot is its choice. Below, the true errors.
+# The upper panel shows each score, scaled from its smallest to its largest value, with a dot at its choice. The lower
+# panel shows the true errors.
 
 fig, (top, bottom) = plt.subplots(2, 1, sharex=True, figsize=(7, 6.5), layout="constrained")
 for number, (rule, column) in enumerate(rules.items()):
@@ -90,18 +91,18 @@ assert regret["leave-one-out"]["R_phys"] > 10
 assert all(regret[rule]["R_phys"] > 1000 for rule in rules if rule.startswith("training"))
 
 # %%
-# The **training losses** fall as the model follows the noise, so that they choose kernels that are much too short.
-# **Leave-one-out** asks how well each reading of $f$ is predicted by the rest. It chooses well for $f$, but never
-# looks at $\Delta f$ and is far off there. **PILE** weighs data and physics in one currency, probability, and is
-# close to the best for both.
+# The **training losses** decrease as the model follows the noise, so they choose bandwidths that are much too short.
+# **Leave-one-out** measures how well each reading of $f$ is predicted by the others. It chooses well for $f$, but it
+# does not use $\Delta f$, where its choice is far off. **PILE** measures both data and physics by their probability,
+# and its choice is close to the best for both.
 #
-# Could one add the losses up? A sum of the two training losses is low where both are, at the short end again. And its
-# weights would be one more thing to choose.
+# Adding the losses does not help. The sum of the two training losses is low where both are, again at the shortest
+# bandwidths, and its weights would have to be chosen too.
 #
-# ## What could go wrong
+# ## What can go wrong
 #
-# This is one draw of the noise; over ten, `pilescore study poisson` finds the same bandwidth each time. On other
-# problems leave-one-out does well, in particular where the equation is exact and PILE of both together does not:
-# there, score the data given the physics.
+# This is one draw of the noise; for ten draws, `pilescore study poisson` finds the same bandwidth each time. On other
+# problems leave-one-out works well, in particular if the equation is exact and joint PILE does not work. In that case
+# score the data given the physics.
 #
-# Next: [bandwidth.py](bandwidth.md), how to choose a bandwidth in practice.
+# Next: [bandwidth.py](bandwidth.md) shows how to choose a bandwidth in practice.

@@ -1,8 +1,8 @@
 """
 # The latent heat of mercury
 
-Nineteen tabulated vapour pressures and the law of Clausius and Clapeyron. A quantity that nobody measured, the heat of
-evaporation, comes out with its error; evidence says that it is not constant.
+Infer the heat of evaporation of mercury, which was not measured, from nineteen tabulated vapour pressures and the
+Clausius–Clapeyron equation. The evidence shows that this heat is not constant.
 """
 
 import matplotlib.pyplot as plt
@@ -13,10 +13,10 @@ import pilescore as ps
 # %%
 # ## The measurement
 #
-# Vapour pressure of mercury in mm of mercury, every 20 °C from 0 to 360 °C, from R. C. Weast (ed.), *Handbook of
-# Chemistry and Physics*, CRC Press, 1973; the data set `pressure` of R has the same. The first value has one digit:
-# 0.0002 may be anything between 0.00015 and 0.00025. So the noise is known, and differs from reading to reading: a
-# rounding error has a deviation of $1/\sqrt{12}$ of the last digit.
+# The data are vapour pressures of mercury in mm of mercury, every 20 °C from 0 to 360 °C, from R. C. Weast (ed.),
+# *Handbook of Chemistry and Physics*, CRC Press, 1973; the R data set `pressure` has the same values. The first value
+# has one digit: 0.0002 may be anything between 0.00015 and 0.00025. So the noise is known and differs from reading to
+# reading: a rounding error has a standard deviation of $1/\sqrt{12}$ of the last digit.
 
 READINGS = "0.0002 0.0012 0.006 0.03 0.09 0.27 0.75 1.85 4.2 8.8 17.3 32.1 57 96 157 247 376 558 806".split()
 temperature = (273.15 + 20.0 * np.arange(19)[:, None]) / 100  # in units of 100 K
@@ -27,9 +27,10 @@ noise = last_digit / np.sqrt(12) / pressure  # of log p
 # %%
 # ## The law
 #
-# With $u = \log p$ it is $R T^2 u' = H$, the heat that evaporates a mole. If $H$ is constant, $H' = 0$; if it changes
-# evenly with temperature, $H'' = 0$. Both are linear equations for $u$ that contain no unknown number: the law is the
-# shape, the data give $H$. The tolerances say how well each is to hold: to 0.05 kJ/mol over 100 K.
+# With $u = \log p$ the Clausius–Clapeyron equation is $R T^2 u' = H$, where $H$ is the molar heat of evaporation. If
+# $H$ is constant, $H' = 0$; if it changes linearly with temperature, $H'' = 0$. Both are linear equations for $u$
+# without unknown coefficients; the data determine $H$. The noise sets how closely each must hold: to 0.05 kJ/mol over
+# 100 K.
 
 span = ps.Box(T=(2.7, 6.4))
 (dT,) = ps.partials(span)
@@ -37,9 +38,9 @@ heat = ps.coefficient(lambda p: 0.8314462618 * p[0] ** 2, "RT2") * dT  # turns l
 nodes = span.interior(ps.GaussLegendre(30))
 laws = {
     "constant": ps.impose(dT * heat, 0.0, on=nodes, noise=0.05),
-    "even change": ps.impose(dT**2 * heat, 0.0, on=nodes, noise=0.05),
+    "linear": ps.impose(dT**2 * heat, 0.0, on=nodes, noise=0.05),
 }
-print("The law of even change:", dT**2 * heat, "= 0")
+print("The law for a linear change:", dT**2 * heat, "= 0")
 
 # %%
 # ## The evidence
@@ -53,17 +54,17 @@ model = ps.Model(
 )
 found = ps.choose(model, equations=laws, over={"kernel.bandwidth": (1, 10), "eta": (1, 1e3)})
 print(found)
-assert found.best_name == "even change"
+assert found.best_name == "linear"
 assert found.table["nats"]["constant"] > 20
 
 # %%
-# A constant heat of evaporation, as in textbooks, is refused. Bandwidth and η end at bounds, which is harmless here:
-# the law leaves little more than a straight line for $H$, whatever the kernel.
+# The evidence rejects a constant heat of evaporation, as assumed in textbooks. The bandwidth and η end at bounds, which
+# is harmless here: with any kernel, the law allows little more than a straight line for $H$.
 #
 # ## A quantity that was not measured
 #
-# The posterior of any operator is one call. Reference values: 61.38 ± 0.04 kJ/mol at 25 °C (CODATA) and 59.11 at the
-# boiling point (*CRC Handbook*).
+# The posterior of any operator takes one call. Reference values are 61.38 ± 0.04 kJ/mol at 25 °C (CODATA) and 59.11 at
+# the boiling point (*CRC Handbook*).
 
 post = ps.posterior(found.best.model)
 known = {2.9815: 61.38, 6.2988: 59.11}
@@ -74,7 +75,7 @@ for point, value in known.items():
 
 T = np.linspace(2.7, 6.4, 200)[:, None]
 fig, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
-left.errorbar(100 * temperature[:, 0], pressure, yerr=last_digit / 2, fmt=".", label="table, to its last digit")
+left.errorbar(100 * temperature[:, 0], pressure, yerr=last_digit / 2, fmt=".", label="table, ± half of the last digit")
 left.plot(100 * T, np.exp(post.mean(T) + shift), label="model")
 left.set(yscale="log", xlabel="temperature (K)", ylabel="vapour pressure (mm Hg)")
 left.legend()
@@ -88,10 +89,11 @@ right.legend()
 plt.show()
 
 # %%
-# **Where PILE helped.** Both laws draw the same line through the points on the left. Evidence, which knows how exact
-# each point is, tells that one of them is wrong; on the right one sees by how much. The reference values agree to 0.2
-# kJ/mol, though at the boiling point that is several of our deviations.
+# **Where PILE helped.** In the left panel both laws give the same curve through the points. The evidence, which takes
+# the accuracy of each point into account, shows that one of them is wrong; the right panel shows by how much. The
+# reference values agree to 0.2 kJ/mol, although at the boiling point this is several of our standard deviations.
 #
-# **What it does not know.** The handbook's table is itself smoothed, so its errors are not only those of rounding,
-# and the vapour is taken for an ideal gas: of the deviations above believe the order of magnitude. Fixing a noise
-# that is too small makes every difference look certain; [bad_sensor.py](bad_sensor.md) shows what a wrong noise does.
+# **What the model does not include.** The values in the handbook are smoothed, so rounding is not their only error, and
+# the vapour is treated as an ideal gas. Trust only the order of magnitude of the standard deviations above. A noise
+# level that is fixed too low makes every difference look significant; [bad_sensor.py](bad_sensor.md) shows the effect
+# of a wrong noise level.

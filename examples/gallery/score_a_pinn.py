@@ -1,8 +1,8 @@
 """
 # Score a trained network
 
-Two physics-informed networks for one equation: the one with the training loss of zero is wrong, and the other is
-right. `ps.network_pile` scores both at points that neither has seen, and puts a band around each.
+Of two physics-informed networks for one equation, the one with zero training loss is wrong and the other is right.
+`ps.network_pile` scores both at points that neither has seen, and computes an error band for each.
 """
 
 from typing import Any
@@ -18,9 +18,10 @@ import pilescore as ps
 # %%
 # ## The problem
 #
-# $u'' = -k^2 \sin kx$ with zero ends and $k = 3 \pi$, so that $u = \sin kx$. What a network has to satisfy is written
-# once, as a `ps.Model`. Its kernel only sets the scale of rows: a residual of $u''$ is much larger than the error of
-# $u$ that it comes from. The bandwidth should be the length on which the solution changes, here $1/k \approx 0.1$.
+# The equation is $u'' = -k^2 \sin kx$ with $u = 0$ at both ends and $k = 3 \pi$. Its solution is $u = \sin kx$. A
+# `ps.Model` describes everything that a network has to satisfy. Here the kernel only scales the residuals: a residual
+# of $u''$ is much larger than the corresponding error of $u$. The bandwidth should be the length over which the
+# solution changes, here $1/k \approx 0.1$.
 
 K = 3 * np.pi
 line = ps.Box(x=(0, 1))
@@ -43,8 +44,8 @@ model = ps.Model(
 # %%
 # ## Two networks
 #
-# One hidden layer of 24 tanh units, 8000 steps of Adam. One network is trained at all 100 nodes, the other at six
-# points. `dx**2` is the operator of the model, and here it is applied to the network.
+# Each network has one hidden layer of 24 tanh units and is trained with 8000 steps of Adam, one network at all 100
+# nodes and the other at six points. The operator `dx**2` of the model can also be applied to the network.
 
 
 def apply(params: dict[str, jax.Array], p: jax.Array) -> jax.Array:
@@ -53,14 +54,14 @@ def apply(params: dict[str, jax.Array], p: jax.Array) -> jax.Array:
 
 
 def loss(params: dict[str, jax.Array], points: jax.Array) -> jax.Array:
-    """Return the mean squared residuals of the equation, relative to its size, and of the ends."""
+    """Return the mean squared residuals of the equation, relative to its size, plus those of the boundary values."""
     residual = jax.vmap((dx**2)(lambda p: apply(params, p)))(points) - jax.vmap(source)(points)
     ends = jax.vmap(lambda p: apply(params, p))(jnp.array([[0.0], [1.0]]))
     return jnp.mean(residual**2) / K**4 + jnp.mean(ends**2)
 
 
 def train(points: jax.Array, steps: int = 8000, width: int = 24) -> tuple[dict[str, jax.Array], float]:
-    """Return trained parameters and the last training loss."""
+    """Return the trained parameters and the final training loss."""
     keys = jax.random.split(jax.random.key(0), 3)
     sizes = {"in": 8.0, "bias": 4.0, "out": width**-0.5}
     params = {n: s * jax.random.normal(k, (width,)) for k, (n, s) in zip(keys, sizes.items(), strict=True)}
@@ -83,8 +84,8 @@ trained = {name: train(at) for name, at in points.items()}
 # %%
 # ## Score them
 #
-# Physics is scored at 100 new random points, the same for both networks. (The training loss in the first lines printed
-# is that of the model, not divided by $k^4$ as ours is.)
+# Physics is scored at 100 new random points, the same for both networks. (The training loss in the first printed lines
+# is that of the model, which is not divided by $k^4$ as ours is.)
 
 found = {name: ps.network_pile(apply, params, model) for name, (params, _) in trained.items()}
 print(found["100 points"], "\n")
@@ -101,32 +102,31 @@ assert good.value < bad.value
 assert good.misfit < 0.01 * bad.misfit
 
 # %%
-# The training loss prefers the network that runs through its six points and does as it likes between them. PILE and
-# the misfit at fresh points do not; to *rank* networks of one problem the misfit alone is as good a guide, and
-# cheaper. What PILE adds is the noise level and an uncertainty of the solution, from the one trained network, without
-# an ensemble.
+# The training loss prefers the network that satisfies the equation at its six points and is wrong between them. PILE
+# and the misfit at fresh points do not. To *rank* networks for one problem, the misfit alone is as good and cheaper.
+# PILE adds the noise level and the uncertainty of the solution, from one trained network, without an ensemble.
 
 fig, axes = plt.subplots(2, 1, sharex=True, layout="constrained")
 for ax, (name, score) in zip(axes, found.items(), strict=True):
     mean, deviation = score.mean(x), score.std(x)
     ax.plot(x, exact, "k--", label="exact")
     ax.plot(x, mean, label="network")
-    ax.fill_between(x, mean - 2 * deviation, mean + 2 * deviation, alpha=0.3, label="± 2 deviations")
-    ax.plot(points[name][:, 0], 0 * points[name][:, 0], "k|", label="trained here")
+    ax.fill_between(x, mean - 2 * deviation, mean + 2 * deviation, alpha=0.3, label="± 2 standard deviations")
+    ax.plot(points[name][:, 0], 0 * points[name][:, 0], "k|", label="training points")
     ax.set(ylabel="$u$", title=f"trained at {name}")
     inside = np.mean(np.abs(mean - exact) <= 2 * deviation)
-    print(f"{name}: 2 deviations are {2 * deviation.max():.3f} at most; {100 * inside:.0f}% of the truth is within")
+    print(f"{name}: band of ± {2 * deviation.max():.3f} at most, with {100 * inside:.0f}% of the truth inside")
 axes[1].set_xlabel("$x$")
 axes[0].legend(ncols=2, fontsize="small")
 plt.show()
 assert good.std(x).max() < 0.1 * bad.std(x).max()
 
 # %%
-# ## What the band does not know
+# ## What the band does not include
 #
-# The band of the wrong network is a hundred times as wide, which is a warning, but most of the truth lies outside of
-# it. Residuals count as independent noise; here they are a smooth function, whose effects add up. And the band holds
-# for small changes of the weights only: a network that has settled on a wrong solution which satisfies the equation at
-# all scoring points would be sure of it. A wide band is a reason to worry; a narrow one is no proof.
-# [failing_model.py](failing_model.md) shows a kernel that fails as quietly; [burgers.py](burgers.md) solves an
-# equation without a network.
+# The band of the wrong network is a hundred times as wide, which is a warning, but most of the true solution lies
+# outside it. The residuals are treated as independent noise, but here they are a smooth function, whose effects add
+# up. The band also covers only small changes of the weights: a network with a wrong solution that satisfies the
+# equation at all scoring points would have a narrow band. A wide band is a warning; a narrow band is no proof.
+# [failing_model.py](failing_model.md) shows a kernel that fails without visible errors; [burgers.py](burgers.md) solves
+# an equation without a network.

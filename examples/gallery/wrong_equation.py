@@ -1,9 +1,8 @@
 """
 # Which equation is it?
 
-A tracer drifts along a channel, and perhaps it spreads as well. PILE ranks advection, diffusion and both by how
-probable each makes the same 120 noisy readings, and `ps.diagnose` notices when the equation is right but a coefficient
-is not.
+A tracer drifts along a channel and perhaps also spreads. PILE ranks advection, diffusion and both by how probable they
+make the same 120 noisy readings. `ps.diagnose` detects a wrong coefficient in an equation of the right form.
 """
 
 import matplotlib.pyplot as plt
@@ -14,14 +13,14 @@ import pilescore as ps
 # %%
 # ## The readings
 #
-# A puff starts at $x = 0.3$, moves with speed 0.4 and spreads with diffusivity 0.01. We read its concentration at
-# random times and places, with noise of deviation 0.03. Nobody tells the models below where it started.
+# A puff starts at $x = 0.3$, moves with speed 0.4 and spreads with diffusivity 0.01. We measure its concentration at
+# random times and positions, with noise of standard deviation 0.03. The models below do not know where it started.
 
 SPEED, DIFFUSIVITY, NOISE = 0.4, 0.01, 0.03
 
 
 def truth(t: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Return the concentration of the puff."""
+    """Return the true concentration."""
     variance = 0.1**2 + 2 * DIFFUSIVITY * t
     return 0.1 / np.sqrt(variance) * np.exp(-((x - 0.3 - SPEED * t) ** 2) / (2 * variance))
 
@@ -32,16 +31,16 @@ readings = truth(*points.T) + NOISE * rng.standard_normal(120)
 
 fig, ax = plt.subplots(layout="constrained")
 dots = ax.scatter(points[:, 0], points[:, 1], c=readings, s=40, edgecolor="grey")
-ax.set(xlabel="time $t$", ylabel="position $x$", title="What was measured")
+ax.set(xlabel="time $t$", ylabel="position $x$", title="The readings")
 fig.colorbar(dots, label="concentration $u$")
 plt.show()
 
 # %%
 # ## Three candidates
 #
-# An equation is an operator imposed at quadrature nodes; its unknown coefficients are `ps.parameter`s. Every candidate
-# gets its own best coefficients, bandwidths and temperatures. `ps.choose` scores the data *given* the equation:
-# the equations are hypotheses, nobody has measured that their right-hand side is zero.
+# An equation is an operator imposed at quadrature nodes; its unknown coefficients are created by `ps.parameter`.
+# Coefficients, bandwidths and temperatures are optimised for each candidate. `ps.choose` scores the data *given* the
+# equation, because the equations are hypotheses: no one has measured that their right-hand side is zero.
 
 strip = ps.Box(t=(0, 1), x=(0, 1))
 dt, dx = ps.partials(strip)
@@ -69,10 +68,10 @@ found = ps.choose(
 print(found)
 
 # %%
-# `nats` is the log evidence that the best candidate has more: 3 is clear, 5 is strong. `penalised` also charges
-# $\frac{1}{2} \log n$ for each number that was fitted, because "both" contains the other two and can never fit worse.
-# It wins all the same, and its coefficients come with standard errors. (`rho` at its lower bound means that the
-# equation is met as closely as we let it be.)
+# `nats` is the log evidence by which the best candidate is ahead: 3 is clear, 5 is strong. `penalised` adds
+# $\frac{1}{2} \log n$ for each fitted number, because "both" contains the other two and can never fit worse. It still
+# wins, and its coefficients have standard errors. (`rho` at its lower bound means that the equation is satisfied as
+# closely as the bound allows.)
 
 best = found.best
 for name in ("speed", "diffusivity"):
@@ -92,10 +91,10 @@ plt.show()
 # %%
 # ## A wrong coefficient
 #
-# Now the form is known, but somebody has written down 0.6 for the speed. The kernel is the one found above; the noise
-# levels are chosen anew. The noise of the readings comes out right in both models, so the fit to the data shows
-# nothing: what is wrong went into `rho`, the noise of the equation. But what is left of the equation is a smooth
-# function and not noise, and that is what `physics_against_data` looks for.
+# Now the form of the equation is known, but its speed is wrong: 0.6. We keep the kernel found above and choose the
+# noise levels again. The estimated noise of the readings is right with both speeds, so the fit to the data shows
+# nothing. The error goes into `rho`, the noise of the equation. But the residual of the equation is a smooth function
+# and not noise, which is what `physics_against_data` checks.
 
 transport = {c: dt + c * dx - DIFFUSIVITY * dx**2 for c in (SPEED, 0.6)}
 levels = {name: bounds for name, bounds in over.items() if name != "kernel.bandwidth"}
@@ -113,7 +112,7 @@ for ax, (c, operator) in zip(axes, transport.items(), strict=True):
     mesh = ax.pcolormesh(t, x, left, vmin=-1, vmax=1, cmap="RdBu")
     ax.set(xlabel="time $t$", title=f"speed {c}")
 axes[0].set_ylabel("position $x$")
-fig.colorbar(mesh, ax=axes, label="what is left of the equation")
+fig.colorbar(mesh, ax=axes, label="residual of the equation")
 plt.show()
 assert verdicts[SPEED].healthy
 assert "physics_against_data" in verdicts[0.6]
@@ -121,9 +120,9 @@ assert "physics_against_data" in verdicts[0.6]
 # %%
 # ## What can go wrong
 #
-# An equation holds only where it is imposed. If the bandwidths may change too, the model with the wrong speed makes
-# them so short that the solution can turn between the nodes: no contradiction is left, and `physics_against_data` is
-# silent. `unresolved_quadrature` is the check that sees it, and more nodes are the remedy.
+# An equation is imposed only at its nodes. If the bandwidths may change too, they become so short for the wrong speed
+# that the solution can violate the equation between the nodes. Then data and equation do not contradict each other, and
+# `physics_against_data` does not fire. The check `unresolved_quadrature` detects this; the remedy is more nodes.
 
 slipped = ps.minimize(start, over, score="given_physics", run=ps.RunOptions(progress=False))
 verdict = ps.diagnose(slipped, checks=["physics_against_data", "unresolved_quadrature"])
@@ -132,6 +131,6 @@ assert "unresolved_quadrature" in verdict
 assert "physics_against_data" not in verdict
 
 # %%
-# Take home: compare equations by the evidence of the data given each of them, not by residuals, and ask for a
-# diagnosis before you believe the winner: PILE ranks the candidates that you wrote down, and cannot name one that you
-# did not. [failing_model.py](failing_model.md) is about a right equation with a wrong kernel.
+# In summary, compare equations by the evidence of the data given each of them, not by residuals, and diagnose the
+# winner before you trust it. PILE ranks the candidates that you provide and cannot suggest others.
+# [failing_model.py](failing_model.md) has the right equation and a wrong kernel.
