@@ -25,7 +25,7 @@ from . import observations, schema
 from .boundaries import condition
 from .consistency import check_conditions, check_measurements, check_periodic
 from .data_files import read_table
-from .kernels import KernelCandidate, default_candidate, kernel_bounds, kernel_candidate
+from .kernels import kernel_bounds, kernel_candidate
 from .noise import NoiseModel, noise_model
 from .observations import ParsedTable, ParsingContext
 from .problem import Problem
@@ -80,7 +80,7 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
     sections = _Sections(document, log)
     context = sections.context()
     parsed: dict[str, list[ParsedTable]] = {kind: sections.tables(kind, context) for kind in _OBSERVATIONS}
-    kernels: list[KernelCandidate] = sections.tables("kernel", context)
+    kernels = sections.tables("kernel", context)
     temperatures = sections.section("temperatures", schema.TemperaturesSection)
     choice = sections.section("select", schema.SelectSection)
     prediction = sections.section("predict", schema.PredictSection)
@@ -93,8 +93,9 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
     check_conditions(parsed["condition"], context)
     check_periodic(parsed["condition"], context)
     check_measurements(parsed["data"], context)
-    sections.check_inferred(parsed)
-    sections.check_score(parsed, choice, temperatures)
+    if not log.mistakes:
+        sections.check_inferred(parsed)
+        sections.check_score(parsed, choice, temperatures)
     operators, points, prediction_files = sections.predictions(prediction, context)
     log.raise_any()
     noise = noise_model(parsed, temperatures, context, choice.score == "profiled")
@@ -103,12 +104,13 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
     models: dict[str, Model] = {}
     over: dict[str, dict[str, Any]] = {}
     bounds = {name: unknown.bounds for name, unknown in sections.inferred.items()}
-    for i, candidate in enumerate(kernels or [default_candidate(context)]):
+    kernels = kernels or [kernel_candidate(schema.RBFTable(type="rbf"), ("kernel",), context)]
+    for i, candidate in enumerate(kernels):
         model = log.attempt(("kernel", i), _model, candidate.kernel, noise, operators, context, solver)
         if model is not None:
             name = free_name(candidate.name, {*models})
             models[name] = model
-            over[name] = kernel_bounds(model, candidate.numbers) | dict(noise.over) | bounds
+            over[name] = kernel_bounds(model, candidate) | dict(noise.over) | bounds
     first = next(iter(models.values()), None)
     if first is not None and first.solver.forms_covariance:
         log.attempt((), require_memory, first.size, 8.0 * first.size**2 + jet_bytes(first))
@@ -209,8 +211,6 @@ class _Sections:
 
     def check_inferred(self, parsed: Mapping[str, Sequence[ParsedTable]]) -> None:
         """Report parameters that cannot be inferred."""
-        if self.log.mistakes:
-            return
         blocks = [block for tables in parsed.values() for table in tables for block in table.blocks]
         used = {name for block in blocks for name in _parameters(block)}
         for name in self.inferred:
@@ -227,8 +227,6 @@ class _Sections:
         temperatures: schema.TemperaturesSection,
     ) -> None:
         """Report a score that the problem cannot have."""
-        if self.log.mistakes:
-            return
         if choice.score == "given_physics":
             for kinds in (("data",), ("equation", "condition", "constraint")):
                 if not any(parsed[kind] for kind in kinds):
@@ -247,19 +245,18 @@ class _Sections:
         if "solver" not in self.document.content:
             return None
         table = self.section("solver", schema.SolverSection)
-        allowed = {"low_rank": ("tolerance", "rank"), "auto": ("tolerance",)}.get(table.method, ())
-        options = {key: value for key in ("tolerance", "rank") if (value := getattr(table, key)) is not None}
-        for key in options:
-            if key not in allowed:
-                methods = "auto or low_rank" if key == "tolerance" else "low_rank"
-                text = (
-                    f"found {options[key]!r}, but the method {table.method!r} has no {key}; expected it with {methods}"
-                )
-                self.log(("solver", key), text)
-        if not options.keys() <= {*allowed}:
+        options = table.model_dump(exclude={"method"}, exclude_none=True)
+        allowed = {"low_rank": {"tolerance", "rank"}, "auto": {"tolerance"}}.get(table.method, set())
+        for key in options.keys() - allowed:
+            methods = "auto or low_rank" if key == "tolerance" else "low_rank"
+            found = f"found {options[key]!r}, but the method {table.method!r} has no {key}"
+            self.log(("solver", key), f"{found}; expected it with {methods}")
+        if not options.keys() <= allowed:
             return None
         place = ("solver", "method") if "method" in self._mapping("solver") else ("solver",)
-        return self.log.attempt(place, _named_solver, table.method, options)
+        if options:
+            return self.log.attempt(place, Solver.by_name[table.method], **options)
+        return self.log.attempt(place, as_solver, table.method)
 
     def predictions(
         self, section: schema.PredictSection, context: ParsingContext
@@ -340,11 +337,6 @@ def jet_bytes(model: Model) -> float:
     counts = [len(block.operator.linear_parts) for block in model.blocks]
     rows = sum(count * block.size for count, block in zip(counts, model.blocks, strict=True))
     return 8.0 * rows**2 if model.is_nonlinear else 0.0
-
-
-def _named_solver(method: str, options: Mapping[str, Any]) -> Solver:
-    kind = Solver.by_name.get(method)
-    return as_solver(method) if kind is None or not options else kind(**options)
 
 
 def _grid(box: Box, given: Any) -> Float[np.ndarray, "n d"]:

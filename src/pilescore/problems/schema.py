@@ -203,6 +203,7 @@ class DataTable(FileTable):
 class KernelTable(TomlTable):
     """The keys that all kernels share."""
 
+    type: str
     on: Annotated[
         list[Text] | None, Field(min_length=1, description='the coordinates it depends on, as ["x"]; by default all')
     ] = None
