@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -27,7 +27,7 @@ from ..inference import Evidence
 from ..model import Model, Observation, check_names, observe
 from ..parallel import require_memory
 from .interface import DEFAULT_PRIOR, BlockPrediction, Network, NetworkPrior, predict
-from .jacobians import MatrixRows, NetworkRows, WhitenedJacobian
+from .jacobians import MatrixRows, NetworkRows
 from .laplace import Form, NetworkTangent, Spectrum, decompose_tangent
 from .scoring_points import PointKind, ScoringPoints, check_choice, draw_fresh, relative_noise
 
@@ -182,7 +182,7 @@ class NetworkPile(Evidence):
             warnings.warn(
                 f"{int(lost.sum())} of {len(variances)} variances are below rounding, which is up to "
                 f"{error.max():.1e}: none of their digits are reliable. sigma2/eta = {self.sigma2 / self.eta:.1e} is "
-                f"small compared with the largest eigenvalue {self.tangent.gram.largest:.1e}",
+                f"small compared with the largest eigenvalue {self.tangent.largest:.1e}",
                 PrecisionWarning,
                 stacklevel=4,
             )
@@ -222,19 +222,23 @@ class NetworkPile(Evidence):
 
 
 def score_network(
-    network: Network,
+    read: Callable[[], Network],
     model: Model,
     form: Form,
     prior: NetworkPrior,
     points: PointKind | ScoringPoints,
     progress: bool | None,
 ) -> NetworkPile:
-    """Return PILE of a network of any framework; the options are those of `network_pile`."""
+    """Return PILE of a network of any framework; the options are those of `network_pile`.
+
+    `read` returns the network, after the other arguments have been checked.
+    """
     check_choice(form, "form", get_args(Form))
     require(isinstance(model, Model), "model", model, "a ps.Model with the data and physics to score the network on")
     scales = _given_scales(prior)
     scoring = points if isinstance(points, ScoringPoints) else ScoringPoints(points)
     memory = None if scoring.memory is None else float(scoring.memory)
+    network = read()
     # The model's own points are needed in any case: for the training loss, and for blocks that are not moved.
     own = [predict(network, block, label) for block, label in zip(model.blocks, model.labels, strict=True)]
     scored = own
@@ -260,7 +264,8 @@ def score_network(
     residuals = {name: _root_mean_square(each.residuals) for name, each in zip(model.labels, scored, strict=True)}
     loss = sum(float(np.mean(each.residuals**2)) for each in own)
     score = _result(tangent, form, scales, residuals, loss)
-    idle = [*_idle_blocks(tangent.whitened, scored, model.labels), *_idle_arrays(tangent.whitened, network)]
+    matrix = tangent.whitened.matrix
+    idle = [] if matrix is None else _idle(matrix, scored, model.labels, network.arrays)
     return dataclasses.replace(score, notes=(*score.notes, *idle))
 
 
@@ -394,30 +399,24 @@ def _as_scale(value: Any, name: str) -> float | None:
     return number
 
 
-def _idle_blocks(whitened: WhitenedJacobian, predictions: Sequence[BlockPrediction], names: Sequence[str]) -> list[str]:
-    """Return notes on blocks that no parameter affects, if the Jacobian is in memory."""
-    notes, done = [], 0
-    for prediction, name in zip(predictions, names, strict=True):
-        block = prediction.block
-        if whitened.matrix is not None and not whitened.matrix[done : done + block.size].any():
-            notes.append(f"no parameter changes the values of block {name!r} ({block.operator} of the network)")
-        done += block.size
+def _idle(
+    matrix: Float[np.ndarray, "N P"],
+    predictions: Sequence[BlockPrediction],
+    labels: Sequence[str],
+    arrays: Sequence[tuple[str, int]],
+) -> list[str]:
+    """Return notes on blocks that no parameter affects, and on parameter arrays that no row depends on."""
+    rows = np.split(matrix, np.cumsum([each.block.size for each in predictions])[:-1])
+    notes = [
+        f"no parameter changes the values of block {label!r} ({prediction.block.operator} of the network)"
+        for prediction, label, own in zip(predictions, labels, rows, strict=True)
+        if not own.any()
+    ]
+    used = np.split(matrix.any(axis=0), np.cumsum([size for _, size in arrays])[:-1])
+    idle = [repr(name) for (name, size), own in zip(arrays, used, strict=True) if size and not own.any()]
+    if idle:
+        notes.append(f"no row depends on {', '.join(idle)}, but its prior still counts: exclude it with parameters=")
     return notes
-
-
-def _idle_arrays(whitened: WhitenedJacobian, network: Network) -> list[str]:
-    """Return a note on parameter arrays that no row depends on, if the Jacobian is in memory."""
-    if whitened.matrix is None:
-        return []
-    used, done, idle = np.asarray(whitened.matrix.any(axis=0)), 0, []
-    for name, size in network.arrays:
-        if size and not used[done : done + size].any():
-            idle.append(name)
-        done += size
-    if not idle:
-        return []
-    names = ", ".join(map(repr, idle))
-    return [f"no row depends on {names}, but its prior still counts: exclude it with parameters="]
 
 
 def _warn_of_training_points(kind: PointKind, kept: list[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
@@ -112,13 +112,11 @@ class BlockPrediction:
 
 def predict(network: Network, block: Observation, label: str) -> BlockPrediction:
     """Return a network's prediction for a block of observations."""
-    jets = np.concatenate(
-        [
-            network.derivatives(points, block.indices)[:, :count]
-            for points, count in _padded(block.points, EVALUATED_POINTS)
-        ],
-        axis=1,
-    )
+    size = min(EVALUATED_POINTS, len(block.points))
+    # All batches have one shape: JAX would compile the network again for another.
+    points = np.pad(block.points, ((0, -len(block.points) % size), (0, 0)), mode="edge")
+    batches = [network.derivatives(points[i : i + size], block.indices) for i in range(0, len(points), size)]
+    jets = np.concatenate(batches, axis=1)[:, : len(block.points)]
     if isinstance(block.operator, Nonlinear):
         values, table = map(np.asarray, linearise_in_jets(block.operator, block.points, jnp.asarray(jets)))
     else:
@@ -131,17 +129,6 @@ def predict(network: Network, block: Observation, label: str) -> BlockPrediction
             f"{len(values)} points of block {label!r}, the first at {block.points[bad[0]]}"
         )
     return BlockPrediction(block, block.observed(values), table)
-
-
-def _padded(points: Float[np.ndarray, "n d"], size: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield points in batches of one size with the number of real points in each.
-
-    The last batch is padded: JAX would compile the network again for another shape.
-    """
-    size = min(size, len(points))
-    for start in range(0, len(points), size):
-        batch = points[start : start + size]
-        yield np.concatenate([batch, np.repeat(batch[-1:], size - len(batch), axis=0)]), len(batch)
 
 
 def affine_arrays(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import psutil
@@ -22,39 +22,22 @@ PARAMETER_VECTORS = 6
 """The number of vectors of parameters in memory: their values, prior, gradients."""
 
 
-@runtime_checkable
-class JacobianRows(Protocol):
-    """A Jacobian in cells of consecutive rows, each computed when it is requested and not stored."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The numbers of observations, N, and of parameters, P."""
-
-    @property
-    def making(self) -> int:
-        """The peak memory while rows are computed, as a multiple of theirs."""
-
-    @property
-    def made(self) -> str:
-        """The word for computing rows in messages."""
-
-    def cells(self) -> list[slice]:
-        """Return the runs of rows that are computed together."""
-
-    def make(self, cell: int) -> Float[np.ndarray, "n P"]:
-        """Return the rows of a cell."""
-
-
 class NetworkRows:
-    """The Jacobian of a network at blocks of observations."""
+    """The Jacobian of a network at blocks of observations, in cells of consecutive rows.
+
+    A cell is computed when it is requested, and not stored.
+    """
 
     made = "computed"
+    """The word for computing rows in messages."""
 
     def __init__(self, network: Network, blocks: Sequence[BlockPrediction], memory: float | None = None) -> None:
         self.network = network
         self.blocks = tuple(blocks)
         self.shape = (sum(each.block.size for each in blocks), network.size)
+        """The numbers of observations, N, and of parameters, P."""
         self.making = max(network.making(max(map(sum, each.block.indices))) for each in blocks)
+        """The peak memory while rows are computed, as a multiple of theirs."""
         room = CHUNK_BYTES
         if memory is not None:  # half of what the Gram matrix leaves; the other half is for rows kept in memory
             room = min(room, 0.5 * (memory - _gram_bytes(*self.shape)) * self.making / (self.making + 1))
@@ -89,15 +72,14 @@ class NetworkRows:
     def _at_points(self, prediction: BlockPrediction, which: np.ndarray) -> Float[np.ndarray, "n P"]:
         """Return rows at some points of a block, padded to one shape: another shape would be compiled again."""
         block = prediction.block
-        size = min(self.chunk, len(block.points))
-        padded = np.concatenate([which, np.repeat(which[-1:], size - len(which))])
+        padded = np.pad(which, (0, min(self.chunk, len(block.points)) - len(which)), mode="edge")
         rows = self.network.jacobian(block.points[padded], block.indices, prediction.table[:, padded])
         return rows[: len(which)]
 
 
 @dataclasses.dataclass(frozen=True)
 class MatrixRows:
-    """A Jacobian given as a matrix."""
+    """A Jacobian given as a matrix; see `NetworkRows`."""
 
     matrix: Any
     making = 2
@@ -117,6 +99,9 @@ class MatrixRows:
     def make(self, cell: int) -> Float[np.ndarray, "n P"]:
         """Return the rows of a cell."""
         return self.matrix[self.cells()[cell]]
+
+
+JacobianRows = NetworkRows | MatrixRows
 
 
 @dataclasses.dataclass(frozen=True)

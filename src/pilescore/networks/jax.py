@@ -96,10 +96,11 @@ def network_pile(
     >>> found.std([0.5], operator=dx).shape
     (1,)
     """
-    require(isinstance(model, Model), "model", model, "a ps.Model with the data and physics to score the network on")
-    require(isinstance(prior, NetworkPrior), "prior", prior, "a ps.networks.NetworkPrior")
-    network = JaxNetwork(apply, params, parameters, prior, [block.points for block in model.blocks])
-    return score_network(network, model, form, prior, points, progress)
+
+    def read() -> JaxNetwork:
+        return JaxNetwork(apply, params, parameters, prior, [block.points for block in model.blocks])
+
+    return score_network(read, model, form, prior, points, progress)
 
 
 class JaxNetwork:

@@ -49,30 +49,6 @@ RATIO_GRID = 241
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class GramDecomposition:
-    """The eigenvalues and eigenvectors of `AAᵀ` (k = N) or of `AᵀA` (k = P)."""
-
-    eigenvalues: Float[np.ndarray, " k"]
-    vectors: Float[np.ndarray, "k k"]
-    of_rows: bool
-    """Whether it is `AAᵀ`."""
-
-    @property
-    def largest(self) -> float:
-        """The largest eigenvalue."""
-        return float(self.eigenvalues[-1])
-
-
-def decompose_gram(matrix: Float[np.ndarray, "k k"], of_rows: bool) -> GramDecomposition:
-    """Return the eigendecomposition of `AAᵀ` or `AᵀA`, which is overwritten."""
-    with threads(len(matrix)):
-        values, vectors = eigh(matrix.T, lower=False, overwrite_a=True, check_finite=False, driver="evd")
-    if not values[-1] > 0:
-        raise InputError("jacobian: expected one that is not zero: no parameter changes any of the observed values")
-    return GramDecomposition(np.where(values > 0, values, 0.0), vectors, of_rows)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class QuadraticTerm:
     """The quadratic term `q(r)/η` of the evidence, with `r = σ²/η`.
 
@@ -86,7 +62,7 @@ class QuadraticTerm:
     fixed: float
     vector_error: float = 0.0
     """The rounding error of `w`, as a norm."""
-    along_errors: Float[np.ndarray, " k"] | None = None
+    along_errors: Float[np.ndarray, " k"] | float = 0.0
     """Rounding errors of `along` that `across` compensates."""
 
 
@@ -128,10 +104,8 @@ class Spectrum:
         """Return an estimate of the rounding error from the squared vector itself."""
         error = self.term.vector_error / math.sqrt(sigma2)
         size = math.sqrt(abs(self.quadratic(sigma2 / eta)) / eta)
-        moved = 0.0
-        if self.term.along_errors is not None:
-            damping = self.eigenvalues / (self.eigenvalues + sigma2 / eta)
-            moved = float(np.sum(self.term.along_errors * damping)) / sigma2
+        damping = self.eigenvalues / (self.eigenvalues + sigma2 / eta)
+        moved = float(np.sum(self.term.along_errors * damping)) / sigma2
         return moved + error * (2 * size + error)
 
     @property
@@ -145,8 +119,8 @@ class Spectrum:
         for ratio in ratios:
             error = self._eigenvalue_error * float(np.sum(1.0 / (self.eigenvalues + ratio)))
             if error <= LOGDET_ERROR_PER_ROW * self.size:
-                return float(ratio)
-        return float(ratios[-1])
+                break
+        return float(ratio)
 
     def profiled(self, eta: float | None, sigma2: float | None) -> tuple[float, float, str]:
         """Return η and σ², with those that are None chosen to minimise the energy, and a remark if a limit was hit."""
@@ -184,22 +158,25 @@ def _best_ratio(energy: Callable[[float], float], least: float, largest: float) 
     refined = minimize_scalar(lambda x: energy(math.exp(x)), bounds=between, method="bounded", options={"xatol": 1e-9})
     x = float(refined.x) if float(refined.fun) < energies[i] else float(logs[i])
     margin = 0.01 * (logs[1] - logs[0])
-    remark = ""
     if x < logs[0] + margin:
-        remark = (
+        return math.exp(x), (
             "sigma2/eta is at the smallest value that rounding allows: the parameters explain the rows to the last "
             "digits"
         )
-    elif x > logs[-1] - margin:
-        remark = "sigma2/eta is at its largest value: noise alone explains the rows better than the network"
-    return math.exp(x), remark
+    if x > logs[-1] - margin:
+        return math.exp(x), "sigma2/eta is at its largest value: noise alone explains the rows better than the network"
+    return math.exp(x), ""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NetworkTangent:
-    """The decomposed Gram matrix of a network's whitened Jacobian, and the network."""
+    """The eigendecomposition of the Gram matrix of a network's whitened Jacobian, and the network.
 
-    gram: GramDecomposition
+    The Gram matrix is `AAᵀ` (k = N) if the plan of the Jacobian says so, else `AᵀA` (k = P).
+    """
+
+    eigenvalues: Float[np.ndarray, " k"]
+    vectors: Float[np.ndarray, "k k"]
     whitened: WhitenedJacobian
     residuals: Float[np.ndarray, " N"]
     """`D^{-½}e`."""
@@ -211,11 +188,16 @@ class NetworkTangent:
     model: Model | None
     scaling: RowScaling
 
+    @property
+    def largest(self) -> float:
+        """The largest eigenvalue."""
+        return float(self.eigenvalues[-1])
+
     def spectrum(self, form: Form) -> Spectrum:
         """Return the evidence of a form at every η and σ²."""
         inverse = self.whitened.inverse_root
         offset = -2.0 * float(np.log(inverse).sum())
-        return Spectrum(self.gram.eigenvalues, len(inverse), self._quadratic_term(form), offset)
+        return Spectrum(self.eigenvalues, len(inverse), self._quadratic_term(form), offset)
 
     def same_rows(self, other: NetworkTangent) -> bool:
         """Whether another network was scored on the same rows with the same noise, as far as is known."""
@@ -234,20 +216,20 @@ class NetworkTangent:
         if delta is None:
             raise InputError(f"params: expected the trained parameters θ̂, for the {form} form; got None")
         if form == "laplace":
-            return QuadraticTerm(np.zeros(len(self.gram.eigenvalues)), float(e @ e), float(delta @ delta))
+            return QuadraticTerm(np.zeros(len(self.eigenvalues)), float(e @ e), float(delta @ delta))
         moved = self.whitened.times(delta[:, None])[:, 0]
         return self._term_of_vector(e + moved, EPS * math.sqrt(len(e)) * float(np.linalg.norm(moved)))
 
     def _term_of_vector(self, vector: Float[np.ndarray, " N"], error: float) -> QuadraticTerm:
         """Return the quadratic term of a vector with a known rounding error."""
-        values, vectors = self.gram.eigenvalues, self.gram.vectors
-        if self.gram.of_rows:
+        values, vectors = self.eigenvalues, self.vectors
+        if self.whitened.plan.of_rows:
             return QuadraticTerm((vectors.T @ vector) ** 2, 0.0, 0.0, error)
         # From the eigenvectors of AᵀA, those of AAᵀ follow by A, divided by the root of the eigenvalue. Components
         # along large eigenvalues are subtracted from the vector row by row, which keeps the digits of what is left: as
         # a difference of squares |w|² − Σ along these digits would cancel. Along small eigenvalues the division
         # amplifies rounding: there squares are subtracted, so an error in `along` is compensated in `across`.
-        large, nonzero = (values > fraction * self.gram.largest for fraction in (LARGE_EIGENVALUE, 100 * EPS))
+        large, nonzero = (values > fraction * self.largest for fraction in (LARGE_EIGENVALUE, 100 * EPS))
         roots = np.sqrt(np.where(nonzero, values, 1.0))
         components = np.where(large, vectors.T @ self.whitened.backward(vector), 0.0) / roots
         left = vector - self.whitened.times((vectors @ (components / roots))[:, None])[:, 0]
@@ -256,14 +238,14 @@ class NetworkTangent:
             components = components + np.where(small, vectors.T @ self.whitened.backward(left), 0.0) / roots
         square = float(left @ left)
         error += EPS * math.sqrt(len(components) / LARGE_EIGENVALUE) * float(np.linalg.norm(vector))
-        errors = np.where(small, 4 * EPS * np.sqrt(len(components) * square * self.gram.largest) / roots, 0.0)
+        errors = np.where(small, 4 * EPS * np.sqrt(len(components) * square * self.largest) / roots, 0.0)
         across = max(square - float(np.sum(components[small] ** 2)), 0.0)
         return QuadraticTerm(components**2, across, 0.0, error, errors * (2 * np.abs(components) + errors))
 
     def covariance(self, queried: Float[np.ndarray, "n P"], ratio: float) -> Float[np.ndarray, "n n"]:
         """Return the posterior covariance, divided by η, of linear functions of the parameters."""
         right, half = self._halves(queried, ratio)
-        return self_product(right) - self_product(half) if self.gram.of_rows else ratio * self_product(half)
+        return self_product(right) - self_product(half) if self.whitened.plan.of_rows else ratio * self_product(half)
 
     def variances(
         self, queried: Float[np.ndarray, "n P"], ratio: float
@@ -272,17 +254,17 @@ class NetworkTangent:
         right, half = self._halves(queried, ratio)
         prior, explained = (np.einsum("ij,ij->i", part, part) for part in (right, half))
         # Rounding moves the Gram matrix G by about eps √k of its norm, hence bᵀ(G + r)⁻¹b by that times |(G + r)⁻¹b|².
-        half /= np.sqrt(self.gram.eigenvalues + ratio)
-        moved = math.sqrt(len(self.gram.eigenvalues)) * self.gram.largest * np.einsum("ij,ij->i", half, half)
-        if self.gram.of_rows:
+        half /= np.sqrt(self.eigenvalues + ratio)
+        moved = math.sqrt(len(self.eigenvalues)) * self.largest * np.einsum("ij,ij->i", half, half)
+        if self.whitened.plan.of_rows:
             return prior - explained, EPS * (math.sqrt(right.shape[1]) * prior + moved)
         return ratio * explained, EPS * ratio * moved
 
     def _halves(self, queried: Float[np.ndarray, "n P"], ratio: float) -> tuple[np.ndarray, np.ndarray]:
         """Return `B = JΛ^{½}`, and the transpose of `(G + r)^{-½}` times `Bᵀ` or `ABᵀ`, with the Gram matrix `G`."""
         right = self.whitened.scaled(queried)
-        projected = self.whitened.times(right.T).T if self.gram.of_rows else right
-        return right, projected @ self.gram.vectors / np.sqrt(self.gram.eigenvalues + ratio)
+        projected = self.whitened.times(right.T).T if self.whitened.plan.of_rows else right
+        return right, projected @ self.vectors / np.sqrt(self.eigenvalues + ratio)
 
 
 def decompose_tangent(
@@ -313,4 +295,11 @@ def decompose_tangent(
     matrix = gram_matrix(whitened, progress)
     if not np.isfinite(matrix.diagonal()).all():
         raise InputError("jacobian: expected finite numbers; gradients of the network are NaN or infinite")
-    return NetworkTangent(decompose_gram(matrix, plan.of_rows), whitened, e, t, delta, network, model, scaling)
+    with threads(len(matrix)):
+        # Only the lower triangle of AAᵀ is filled: the upper one of its transpose, which LAPACK overwrites in place.
+        values, vectors = eigh(matrix.T, lower=False, overwrite_a=True, check_finite=False, driver="evd")
+    if not values[-1] > 0:
+        raise InputError("jacobian: expected one that is not zero: no parameter changes any of the observed values")
+    # Rounding may leave small negative eigenvalues; those of a Gram matrix are not negative.
+    values = np.where(values > 0, values, 0.0)
+    return NetworkTangent(values, vectors, whitened, e, t, delta, network, model, scaling)

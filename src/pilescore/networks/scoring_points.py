@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from scipy.special import ndtri
 
 from ..covariance import Layout, covariance, cross, layout, variances
@@ -137,13 +137,9 @@ def _random_nodes(region: Region, points: Float[np.ndarray, "n d"], stream: tupl
 def relative_noise(model: Model, blocks: Sequence[Observation], scaling: RowScaling) -> Float[np.ndarray, " N"]:
     """Return the relative noise variances `D` of the rows of blocks."""
     if scaling == "model":
-        shared = {"data": float(model.gamma), "physics": float(model.rho)}
-        return np.concatenate(
-            [
-                0.5 * (shared[block.role] if block.temperature is None else float(block.temperature)) / block.weights
-                for block in blocks
-            ]
-        )
+        shared = {"data": model.gamma, "physics": model.rho}
+        temperatures = [shared[block.role] if block.temperature is None else block.temperature for block in blocks]
+        return np.concatenate([0.5 * float(t) / block.weights for t, block in zip(temperatures, blocks, strict=True)])
     scales = [_prior_variance(model, block) for block in blocks]
     for scale, label in zip(scales, labels(blocks), strict=True):
         if not scale > 0:
@@ -205,12 +201,6 @@ def _nonlinear_variance(kernel: Kernel, operator: Nonlinear, block: Observation,
     roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
     unit = ndtri(Sobol(2**LOG2_SAMPLES).unit(jets)[0])
     samples = np.einsum("pab,nb->pna", roots, unit)
-    observed = np.asarray(_at_jets(operator, jnp.asarray(points), jnp.asarray(samples)))
+    at_samples = jax.vmap(functools.partial(value_from_jets, operator), (None, 0))
+    observed = np.asarray(jax.vmap(at_samples)(jnp.asarray(points), jnp.asarray(samples)))
     return float(np.mean(np.var(observed, axis=1)))
-
-
-def _at_jets(
-    operator: Nonlinear, points: Float[Array, "p d"], jets: Float[Array, "p n indices"]
-) -> Float[Array, "p n"]:
-    one = jax.vmap(functools.partial(value_from_jets, operator), (None, 0))
-    return jax.vmap(one)(points, jets)

@@ -87,11 +87,12 @@ def network_pile(
     >>> score.size, score.parameters
     (10, 25)
     """
-    require(isinstance(model, Model), "model", model, "a ps.Model")
-    require(isinstance(prior, NetworkPrior), "prior", prior, "a ps.networks.NetworkPrior")
-    every_point = np.concatenate([block.points for block in model.blocks])
-    network = TorchNetwork(module, every_point, parameters=parameters, prior=prior)
-    return score_network(network, model, form, prior, points, progress)
+
+    def read() -> TorchNetwork:
+        every_point = np.concatenate([block.points for block in model.blocks])
+        return TorchNetwork(module, every_point, parameters=parameters, prior=prior)
+
+    return score_network(read, model, form, prior, points, progress)
 
 
 class TorchNetwork:
@@ -111,11 +112,10 @@ class TorchNetwork:
         prior: NetworkPrior = DEFAULT_PRIOR,
     ) -> None:
         _check_module(module)
-        _check_mode(module)
         learnt = dict(module.named_parameters())
-        _check_numbers(learnt | dict(module.named_buffers()))
         free = [name for name, tensor in learnt.items() if tensor.requires_grad]
-        require(len(free) > 0, "module", _summary(module), "parameters with requires_grad=True")
+        summary = f"a {type(module).__name__} with {len(learnt)} parameters, all fixed"
+        require(len(free) > 0, "module", summary, "parameters with requires_grad=True")
         self.dimension = int(points.shape[1])
         with torch.inference_mode(False):
             self._module = _copied(module)
@@ -178,9 +178,8 @@ class TorchNetwork:
     def _check_calls(self, points: Float[np.ndarray, "n d"]) -> None:
         """Raise an `InputError` unless the module deterministically returns one float64 number at a point."""
         with _torch_errors(self.dimension):
-            inputs = (_tensor(points[:1]),)
-            output = functional_call(self._module, {**self._fixed, **self._chosen}, inputs)
-            again = functional_call(self._module, {**self._fixed, **self._chosen}, inputs)
+            call = (self._module, {**self._fixed, **self._chosen}, (_tensor(points[:1]),))
+            output, again = functional_call(*call), functional_call(*call)
         require(isinstance(output, torch.Tensor), "module", type(output).__name__, "a module that returns one tensor")
         if output.numel() != 1:
             raise InputError(
@@ -315,16 +314,14 @@ def _copied(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _check_module(module: Any) -> None:
+    """Raise an `InputError` unless a module has finite numbers and its output at a point is not random."""
     require(isinstance(module, torch.nn.Module), "module", module, "a torch.nn.Module")
-    tensors = [*module.named_parameters(), *module.named_buffers()]
-    for name, tensor in tensors:
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    for name, tensor in tensors.items():
         if torch.nn.parameter.is_lazy(tensor):
             raise InputError(f"module: {name!r} has no shape yet: call the module once before scoring it")
         if tensor.is_meta:
             raise InputError(f"module: {name!r} is on the device meta, without numbers: load its state first")
-
-
-def _check_mode(module: torch.nn.Module) -> None:
     kinds = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase, torch.nn.RReLU)
     for name, each in module.named_modules():
         if each.training and isinstance(each, kinds) and getattr(each, "p", 1.0) > 0:
@@ -332,9 +329,6 @@ def _check_mode(module: torch.nn.Module) -> None:
                 f"module: {name or 'it'} is a {type(each).__name__} in training mode: its output is random or depends "
                 "on the other points in a batch. Call module.eval()"
             )
-
-
-def _check_numbers(tensors: Mapping[str, torch.Tensor]) -> None:
     for name, tensor in tensors.items():
         learnt = isinstance(tensor, torch.nn.Parameter)
         if learnt and tensor.is_complex():
@@ -360,10 +354,6 @@ def _notes(learnt: Mapping[str, torch.Tensor], free: Sequence[str]) -> Iterator[
 
 def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def _summary(module: torch.nn.Module) -> str:
-    return f"a {type(module).__name__} with {sum(1 for _ in module.parameters())} parameters, all fixed"
 
 
 def _first_line(error: Exception) -> str:
