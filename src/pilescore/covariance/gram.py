@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
@@ -26,6 +26,8 @@ from .tiles import Indices, Layout, Tile, single_tile
 
 Spec: TypeAlias = tuple[Any, Indices, Indices]
 """Static part of a compiled block: the kernel's structure and the multi-indices of both tiles."""
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,6 +44,7 @@ def covariance(kernel: Kernel, rows: Layout, eta: float) -> Float[np.ndarray, "N
     """Return `ηQ` in assembled order, Fortran ordered, with its lower triangle filled."""
     widest = max(tile.width for tile in rows.tiles)  # a functional of many points forms one wide tile
     require_memory(rows.size, 16.0 * widest**2)
+    # The upper triangle in C order is the lower one in Fortran order, which LAPACK takes without a copy.
     upper = np.empty((rows.size, rows.size))
     for first, second, block in _blocks(kernel, rows.pairs(), eta):
         upper[first.rows, second.rows] = block
@@ -50,17 +53,13 @@ def covariance(kernel: Kernel, rows: Layout, eta: float) -> Float[np.ndarray, "N
 
 def cross(kernel: Kernel, first: Tile, rows: Layout, eta: float) -> Float[np.ndarray, "n N"]:
     """Return the covariances `η (A ⊗ L) k` between one tile and all rows of a layout."""
-    out = np.empty((first.size, rows.size))
-    for _, second, block in _blocks(kernel, ((first, second) for second in rows.tiles), eta):
-        out[:, second.rows] = block
-    return out
+    return block(kernel, single_tile(first), rows, eta)
 
 
 def block(kernel: Kernel, first: Layout, second: Layout, eta: float) -> Float[np.ndarray, "n m"]:
     """Return the covariances `η (A ⊗ L) k` between all rows of two layouts."""
     out = np.empty((first.size, second.size))
-    pairs = ((left, right) for left in first.tiles for right in second.tiles)
-    for left, right, values in _blocks(kernel, pairs, eta):
+    for left, right, values in _blocks(kernel, itertools.product(first.tiles, second.tiles), eta):
         out[left.rows, right.rows] = values
     return out
 
@@ -115,20 +114,15 @@ def kernel_gradient(
     kernel: Kernel, leaves: Sequence[int], rows: Layout, eta: float, weights: Weights
 ) -> Float[np.ndarray, " p"]:
     """Return `Σ_ij G_ij ∂C_ij` for every entry of the kernel arrays with these positions."""
-    arrays, form = split(kernel)
-    total = np.zeros(_entries(arrays, leaves))
+    parts = []
     for first, second in rows.pairs():
         if first.matrix is None and second.matrix is None:
-            matrix, left, right = _weight_factors(weights, first, second)
-            matrix, left, right = _on_points(first, second, matrix), first.to_points(left), second.to_points(right)
-            diagonal = first.rows == second.rows
+            factors, diagonal = _weight_factors(weights, first, second), first.rows == second.rows
+            parts.append(_contracted(kernel, leaves, eta, first, second, *factors, diagonal))
         else:
             # `Rᵀ G R` mixes both triangles, so the symmetry is applied to the weights before, not on the points.
-            matrix = _on_points(first, second, _dense_weights(weights, first, second))
-            left, right = np.zeros(first.width), np.zeros(second.width)
-            diagonal = None
-        total += eta * _contracted(form, leaves, diagonal, arrays, (matrix, left, right), first, second)
-    return total
+            parts.append(_contracted(kernel, leaves, eta, first, second, _dense_weights(weights, first, second)))
+    return sum(parts)
 
 
 def bilinear_gradient(
@@ -149,13 +143,8 @@ def block_gradient(
     kernel: Kernel, leaves: Sequence[int], left: Layout, right: Layout, eta: float, weights: Float[np.ndarray, "n m"]
 ) -> Float[np.ndarray, " p"]:
     """Return `Σ_ij G_ij ∂[η (L_i ⊗ R_j) k]` for every entry of the kernel arrays with these positions."""
-    arrays, form = split(kernel)
-    total = np.zeros(_entries(arrays, leaves))
-    for first, second in itertools.product(left.tiles, right.tiles):
-        matrix = _on_points(first, second, weights[first.rows, second.rows])
-        factors = matrix, np.zeros(first.width), np.zeros(second.width)
-        total += eta * _contracted(form, leaves, None, arrays, factors, first, second)
-    return total
+    pairs = itertools.product(left.tiles, right.tiles)
+    return sum(_contracted(kernel, leaves, eta, a, b, weights[a.rows, b.rows]) for a, b in pairs)
 
 
 def variance_gradient(
@@ -163,15 +152,15 @@ def variance_gradient(
 ) -> Float[np.ndarray, " p"]:
     """Return `Σ_i g_i ∂[η (L_i ⊗ L_i) k]` for every entry of the kernel arrays with these positions."""
     arrays, form = split(kernel)
-    total = np.zeros(_entries(arrays, leaves))
+    parts = []
     for tile in rows.tiles:
         if tile.matrix is not None:
-            diagonal = np.diag(weights[tile.rows])
-            total += block_gradient(kernel, leaves, single_tile(tile), single_tile(tile), eta, diagonal)
+            parts.append(_contracted(kernel, leaves, eta, tile, tile, np.diag(weights[tile.rows])))
             continue
         spec, padded = (form, tile.indices, tile.indices), tile.to_points(weights[tile.rows])
-        total += eta * np.asarray(_diagonal_tangents(spec, tuple(leaves), arrays, padded, tile.points, tile.table))
-    return total
+        sums = _diagonal_tangents(spec, tuple(leaves), arrays, padded, tile.points, tile.table)
+        parts.append(eta * np.asarray(sums))
+    return sum(parts)
 
 
 def coefficient_gradient(kernel: Kernel, tangents: Layout, rows: Layout, eta: float, weights: Weights) -> float:
@@ -200,53 +189,51 @@ def _dense_weights(weights: Weights, first: Tile, second: Tile) -> Float[np.ndar
     return np.triu(whole) + np.triu(whole, 1)
 
 
-def _entries(arrays: Sequence[Array], leaves: Sequence[int]) -> int:
-    return sum(arrays[leaf].size for leaf in leaves)
-
-
 def _contracted(
-    form: Any,
+    kernel: Kernel,
     leaves: Sequence[int],
-    diagonal: bool | None,
-    arrays: list[Array],
-    factors: tuple[np.ndarray, np.ndarray, np.ndarray],
+    eta: float,
     first: Tile,
     second: Tile,
+    matrix: Float[np.ndarray, "n m"],
+    left: Float[np.ndarray, " n"] | None = None,
+    right: Float[np.ndarray, " m"] | None = None,
+    diagonal: bool | None = None,
 ) -> Float[np.ndarray, " p"]:
-    """Return `Σ G_ij ∂Q_ij` over one pair of tiles, for `G = H − u vᵀ` with `factors` H, u and v on the points."""
+    """Return `η Σ G_ij ∂Q_ij` over one pair of tiles, for `G = H − u vᵀ`; `diagonal` as in `_weighted_tangents`."""
+    arrays, form = split(kernel)
+    # Without `u` and `v`, zeros: they cost one subtraction, and one compiled function serves all callers.
+    left = np.zeros(first.width) if left is None else first.to_points(left)
+    right = np.zeros(second.width) if right is None else second.to_points(right)
+    matrix = second.to_points(first.to_points(matrix).T).T
     spec = (form, first.indices, second.indices)
     points = first.points, first.table, second.points, second.table
-    products = _weighted_tangents(spec, tuple(leaves), diagonal, arrays, *factors, *points)
-    return np.array([float(np.asarray(product).sum()) for product in products])
+    products = _weighted_tangents(spec, tuple(leaves), diagonal, arrays, matrix, left, right, *points)
+    return eta * np.array([float(np.asarray(product).sum()) for product in products])
+
+
+def started_ahead(items: Iterable[T]) -> Iterator[T]:
+    """Iterate one item behind its source. JAX computes the next item while the caller uses this one."""
+    # JAX returns before a result is ready, so taking the next item only starts it.
+    none: list[Any] = [None]
+    for item, _ in itertools.pairwise(itertools.chain(items, none)):
+        yield item
 
 
 def _blocks(
     kernel: Kernel, pairs: Iterable[tuple[Tile, Tile]], eta: float
 ) -> Iterator[tuple[Tile, Tile, Float[np.ndarray, "n m"]]]:
-    """Iterate over the covariances of pairs of tiles. JAX computes one block while the caller uses the previous one."""
+    """Iterate over the covariances of pairs of tiles."""
     require_float64()
     arrays, form = split(kernel)
-    pending: tuple[Tile, Tile, Array] | None = None
-    for first, second in pairs:
+
+    def started(first: Tile, second: Tile) -> Array:
         spec = (form, first.indices, second.indices)
-        block = _block(spec, arrays, eta, first.points, first.table, second.points, second.table)
-        if pending is not None:
-            yield pending[0], pending[1], _reduced(*pending)
-        pending = (first, second, block)
-    if pending is not None:
-        yield pending[0], pending[1], _reduced(*pending)
+        return _block(spec, arrays, eta, first.points, first.table, second.points, second.table)
 
-
-def _reduced(first: Tile, second: Tile, block: Array) -> Float[np.ndarray, "n m"]:
-    """Apply the functionals' matrices, or remove the padding."""
-    out = np.asarray(block)
-    out = out[: first.size] if first.matrix is None else first.matrix @ out
-    return out[:, : second.size] if second.matrix is None else out @ second.matrix.T
-
-
-def _on_points(first: Tile, second: Tile, weights: np.ndarray) -> np.ndarray:
-    """Convert weights on pairs of values to weights on pairs of points, zero for padding."""
-    return second.to_points(first.to_points(weights).T).T
+    for first, second, values in started_ahead((a, b, started(a, b)) for a, b in pairs):
+        out = first.to_values(np.asarray(values))
+        yield first, second, out[:, : second.size] if second.matrix is None else out @ second.matrix.T
 
 
 def split(kernel: Kernel) -> tuple[list[Array], Any]:
@@ -257,10 +244,23 @@ def split(kernel: Kernel) -> tuple[list[Array], Any]:
     return numbers, (structure, others)
 
 
-def _joined(form: Any, numbers: Sequence[Array]) -> Kernel:
+def join(form: Any, numbers: Sequence[Array]) -> Kernel:
+    """Return the kernel that `split` took apart, with other arrays."""
     structure, others = form
     left = iter(numbers)
     return jax.tree.unflatten(structure, [next(left) if leaf is None else leaf for leaf in others])
+
+
+def entry_tangents(function: Callable[[list[Array]], T], numbers: list[Array], leaves: Iterable[int]) -> Iterator[T]:
+    """Iterate over the derivatives of a function of arrays in every entry of the arrays with these positions."""
+    # Forward mode: there are few entries and many values. Reverse mode would store every intermediate value of a block.
+    for leaf in leaves:
+
+        def changed(value: Array, leaf: int = leaf) -> T:
+            return function([*numbers[:leaf], value, *numbers[leaf + 1 :]])
+
+        for unit in np.eye(numbers[leaf].size):
+            yield jax.jvp(changed, (numbers[leaf],), (unit.reshape(numbers[leaf].shape),))[1]
 
 
 def _pair(spec: Spec, kernel: Kernel, x: Any, cx: Any, y: Any, cy: Any) -> Scalar:
@@ -287,7 +287,7 @@ def _pairs(spec: Spec, kernel: Kernel, x: Array, cx: Array, y: Array, cy: Array)
 
 @functools.partial(jax.jit, static_argnums=0)
 def _block(spec: Spec, numbers: list[Array], eta: Scalar, x: Array, cx: Array, y: Array, cy: Array) -> Array:
-    return _pairs(spec, _joined(spec[0], numbers), x, eta * cx, y, cy)
+    return _pairs(spec, join(spec[0], numbers), x, eta * cx, y, cy)
 
 
 def split_tiles(kernel: Kernel, rows: Layout) -> tuple[Any, list[Any]]:
@@ -300,7 +300,7 @@ def split_tiles(kernel: Kernel, rows: Layout) -> tuple[Any, list[Any]]:
 def symmetric(spec: Any, numbers: list[Array], eta: Scalar, parts: list[Any]) -> Float[Array, "N N"]:
     """Return `ηQ` with its lower triangle filled, inside a compiled function that evaluates many kernels at once."""
     form, tiles = spec
-    kernel = _joined(form, numbers)
+    kernel = join(form, numbers)
     lines = []
     for i, ((n, alphas), (x, cx, left)) in enumerate(zip(tiles, parts, strict=True)):
         line = []
@@ -315,7 +315,7 @@ def symmetric(spec: Any, numbers: list[Array], eta: Scalar, parts: list[Any]) ->
 
 @functools.partial(jax.jit, static_argnums=0)
 def _diagonal(spec: Spec, numbers: list[Array], x: Array, cx: Array) -> Array:
-    one = functools.partial(_pair, spec, _joined(spec[0], numbers))
+    one = functools.partial(_pair, spec, join(spec[0], numbers))
     return jax.vmap(lambda p, c: one(p, c, p, c))(tuple(x), tuple(cx))
 
 
@@ -323,16 +323,8 @@ def _diagonal(spec: Spec, numbers: list[Array], x: Array, cx: Array) -> Array:
 def _diagonal_tangents(
     spec: Spec, leaves: tuple[int, ...], numbers: list[Array], weights: Array, x: Array, cx: Array
 ) -> Array:
-    sums = []
-    for leaf in leaves:
-
-        def diagonal(value: Array, leaf: int = leaf) -> Array:
-            return _diagonal(spec, [*numbers[:leaf], value, *numbers[leaf + 1 :]], x, cx)
-
-        for unit in np.eye(numbers[leaf].size):
-            direction = unit.reshape(numbers[leaf].shape)
-            sums.append(weights @ jax.jvp(diagonal, (numbers[leaf],), (direction,))[1])
-    return jnp.stack(sums)
+    tangents = entry_tangents(lambda changed: _diagonal(spec, changed, x, cx), numbers, leaves)
+    return jnp.stack([weights @ tangent for tangent in tangents])
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -362,14 +354,8 @@ def _weighted_tangents(
         weights = jnp.where(row < column, 2.0 * weights, jnp.where(row == column, weights, 0.0))
     elif diagonal is not None:
         weights = 2.0 * weights
-    products = []
-    for leaf in leaves:
 
-        def block(value: Array, leaf: int = leaf) -> Array:
-            changed = [*numbers[:leaf], value, *numbers[leaf + 1 :]]
-            return _pairs(spec, _joined(spec[0], changed), x, cx, y, cy)
+    def block(changed: list[Array]) -> Array:
+        return _pairs(spec, join(spec[0], changed), x, cx, y, cy)
 
-        for unit in np.eye(numbers[leaf].size):
-            direction = unit.reshape(numbers[leaf].shape)
-            products.append(weights * jax.jvp(block, (numbers[leaf],), (direction,))[1])
-    return products
+    return [weights * tangent for tangent in entry_tangents(block, numbers, leaves)]

@@ -108,12 +108,11 @@ def _products(left: Weighted, right: Weighted, matrix: Lookup) -> Iterator[list[
 class GridCovariance(KernelCovariance):
     """A covariance that multiplies through Kronecker factors where rows form grids; see `use_grid_products`."""
 
-    def __post_init__(self) -> None:
-        require(self._factors is not None, "kernel", self.kernel, "a product of kernels of one coordinate each")
-
     @functools.cached_property
-    def _factors(self) -> tuple[Kernel, ...] | None:
-        return self.kernel.factors(self.rows.tiles[0].points.shape[0])
+    def _factors(self) -> tuple[Kernel, ...]:
+        factors = self.kernel.factors(self.rows.tiles[0].points.shape[0])
+        require(factors is not None, "kernel", self.kernel, "a product of kernels of one coordinate each")
+        return factors
 
     @functools.cached_property
     def structure(self) -> GridStructure:
@@ -136,7 +135,6 @@ class GridCovariance(KernelCovariance):
         if (axis, b, a, y, x) in cached:
             other = cached[axis, b, a, y, x]
             return None if other is None else other.T
-        assert self._factors is not None
         values = axis_matrix(self._factors[axis], a, b, x, y)
         cached[axis, a, b, x, y] = values if values.any() else None
         return cached[axis, a, b, x, y]
@@ -145,7 +143,7 @@ class GridCovariance(KernelCovariance):
         """Return `ηQV`: Kronecker products between grids, tiles between scattered rows."""
         out = np.zeros_like(vectors)
         grids = self.structure.grids
-        with threads(self.structure.longest):
+        with threads(max((max(grid.shape) for grid in grids), default=0)):
             for source in grids:
                 for term in source.terms:
                     tensor = source.tensor(term.scaled(vectors[source.rows]))
@@ -171,7 +169,6 @@ class GridCovariance(KernelCovariance):
     def _scattered(self, grid: Grid, term: Term, tensor: np.ndarray, vectors: np.ndarray, out: np.ndarray) -> None:
         """Add the products of the covariance between a grid and scattered points, in both directions, to `out`."""
         rows, total = self._rest.rows, np.zeros_like(tensor)
-        assert self._factors is not None
         for tile in rows.tiles:
             places = rows.order[tile.rows]
             on_points = tile.to_points(vectors[places])
@@ -181,11 +178,10 @@ class GridCovariance(KernelCovariance):
                 for matrices in _products(tuple((alpha, 1.0) for alpha in alphas), term.parts, lookup):
                     gathered += table * _gathered(matrices, tensor)
                     total += _spread(matrices, on_points.T * table)
-            out[places] += gathered[:, : tile.size].T if tile.matrix is None else tile.matrix @ gathered.T
+            out[places] += tile.to_values(gathered.T)
         out[grid.rows] += term.scaled(grid.flat(total))
 
     def _to_points(self, tile: Tile, grid: Grid, axis: int, a: int, b: int) -> np.ndarray | None:
-        assert self._factors is not None
         nodes = grid.axes[axis]
         values = np.asarray(_compiled(self._factors[axis], a, b, tile.points[axis], nodes.padded))
         return values[:, : len(nodes.nodes)] if values.any() else None
@@ -241,17 +237,12 @@ def use_grid_products(covariance: KernelCovariance) -> KernelCovariance:
         return covariance
     structure, size = find_grids(covariance.rows), covariance.size
     orders = {order for grid in structure.grids for term in grid.terms for alpha, _ in term.parts for order in alpha}
-    nodes = [{grid.axes[axis]: grid.shape[axis] for grid in structure.grids} for axis in range(_dimension(structure))]
-    memory = 8.0 * len(orders) ** 2 * sum(sum(axis.values()) ** 2 for axis in nodes)
+    axes = [set(same) for same in zip(*(grid.axes for grid in structure.grids), strict=True)]
+    memory = 8.0 * len(orders) ** 2 * sum(sum(len(axis.nodes) for axis in same) ** 2 for same in axes)
     # The factor of one half favours tiles: the estimates are rough, and tiles need no memory for axis matrices.
     if memory > 2**28 + 256.0 * size or _seconds(structure) > 0.5 * SECONDS_PER_PAIR * size**2:
         return covariance
-    names = [field.name for field in dataclasses.fields(covariance)]
-    return GridCovariance(*(getattr(covariance, name) for name in names))
-
-
-def _dimension(structure: GridStructure) -> int:
-    return len(structure.grids[0].axes) if structure.grids else 0
+    return GridCovariance(**vars(covariance))
 
 
 def _seconds(structure: GridStructure) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ..kernels import MultiIndex
-from .tiles import PADDING_STEP, Layout, Tile
+from .tiles import PADDING_STEP, Layout
 
 SMALLEST_GRID = 16
 """Smallest number of points of a grid, unless it holds all points; smaller ones stay scattered."""
@@ -96,11 +96,6 @@ class GridStructure:
     scattered: Int[np.ndarray, " s"]
     """Numbers of the rows outside all grids."""
 
-    @property
-    def longest(self) -> int:
-        """Number of nodes of the longest axis."""
-        return max((max(grid.shape) for grid in self.grids), default=0)
-
 
 _cache: weakref.WeakKeyDictionary[Layout, GridStructure] = weakref.WeakKeyDictionary()
 
@@ -140,7 +135,7 @@ def _structure(rows: Layout) -> GridStructure:
 def _segments(rows: Layout) -> Iterator[tuple[int, Float[np.ndarray, "n d"], Fields]]:
     """Iterate over runs of tiles whose operators share multi-indices: first row, points and coefficients."""
     plain = (tile for tile in rows.tiles if tile.matrix is None)
-    for indices, run in itertools.groupby(plain, _indices):
+    for indices, run in itertools.groupby(plain, lambda tile: frozenset(itertools.chain(*tile.indices))):
         tiles = list(run)
         points = np.concatenate([np.asarray(tile.points)[:, : tile.size].T for tile in tiles])
         tables = [np.asarray(tile.table)[:, : tile.size] for tile in tiles]
@@ -154,10 +149,6 @@ def _segments(rows: Layout) -> Iterator[tuple[int, Float[np.ndarray, "n d"], Fie
             else:
                 fields.append(([alpha], field))
         yield tiles[0].rows.start, points, fields
-
-
-def _indices(tile: Tile) -> frozenset[MultiIndex]:
-    return frozenset(itertools.chain.from_iterable(tile.indices))
 
 
 def _terms(fields: Fields, cut: slice) -> tuple[Term, ...]:
@@ -234,9 +225,8 @@ def _repeats(points: Float[np.ndarray, "n d"], size: int, axis: int) -> int:
     while count < whole:
         take = min(step, whole - count)
         blocks = points[count * size : (count + take) * size].reshape(take, size, -1)
-        same = (blocks[:, :, others] == first).all(axis=(1, 2)) & (blocks[:, :, axis] == blocks[:, :1, axis]).all(
-            axis=1
-        )
+        constant = (blocks[:, :, axis] == blocks[:, :1, axis]).all(axis=1)
+        same = constant & (blocks[:, :, others] == first).all(axis=(1, 2))
         if not same.all():
             return count + int(np.argmin(same))
         # The number of compared blocks doubles, so a long grid takes few array operations and a short one little work.

@@ -208,7 +208,7 @@ class CoefficientTangent(CovarianceTangent):
 
     def _mixed(self, layout: Layout, first: Layout, second: Layout) -> Float[np.ndarray, "n m"]:
         """Return the covariances between differentiated operators of some rows and the operators of others."""
-        tangents = RowSet(*select_rows(layout, first.order))
+        tangents = RowSet(*select_rows(layout, first.order))  # `order` holds row numbers of the whole layout
         return tangents.spread(block(self.kernel, tangents.rows, second, self.eta))
 
     def dense(self, weights: Weights) -> Float[np.ndarray, " p"]:

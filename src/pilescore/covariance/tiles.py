@@ -54,6 +54,10 @@ class Tile:
         padding = self.width - self.size
         return np.pad(values, ((0, padding), *[(0, 0)] * (values.ndim - 1))) if padding else values
 
+    def to_values(self, values: Float[np.ndarray, "q ..."]) -> Float[np.ndarray, "n ..."]:
+        """Return `Rv` for functionals, and values without padding for pointwise rows."""
+        return values[: self.size] if self.matrix is None else self.matrix @ values
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
@@ -108,15 +112,14 @@ class _ById:
     """Cache key that compares blocks by identity: blocks are immutable, and searches score the same ones many times."""
 
     def __init__(self, blocks: tuple[Observation, ...]) -> None:
-        self.blocks = blocks
+        self.blocks = blocks  # keeps them alive: Python reuses the id of an object that is gone
+        self.ids = tuple(map(id, blocks))
 
     def __hash__(self) -> int:
-        return hash(tuple(map(id, self.blocks)))
+        return hash(self.ids)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _ById) or len(other.blocks) != len(self.blocks):
-            return False
-        return all(a is b for a, b in zip(self.blocks, other.blocks, strict=True))
+        return isinstance(other, _ById) and self.ids == other.ids
 
 
 @functools.lru_cache(maxsize=8)
@@ -209,10 +212,8 @@ def select_rows(rows: Layout, which: Int[np.ndarray, " n"]) -> tuple[Layout, Int
             chosen = slice(filled, filled + len(selected))
             tiles.append(dataclasses.replace(first, rows=chosen, matrix=first.matrix[local]))
         else:
-            points, table = (
-                np.empty((len(selected), first.points.shape[0])),
-                np.empty((len(first.table), len(selected))),
-            )
+            points = np.empty((len(selected), first.points.shape[0]))
+            table = np.empty((len(first.table), len(selected)))
             for number in members:
                 here, tile = home[selected] == number, rows.tiles[number]
                 points[here] = np.asarray(tile.points).T[local[here]]
@@ -275,6 +276,7 @@ def _padded(
     rows: slice, indices: Indices, points: np.ndarray, table: np.ndarray, width: int, matrix: np.ndarray | None = None
 ) -> Tile:
     """Return a tile padded to `width` by repeating the last point with zero coefficients."""
+    # A repeated point, not zeros: kernels and coefficients are defined there, and zero times infinity would be NaN.
     short = width - len(points)
     if short:
         points = np.concatenate([points, np.repeat(points[-1:], short, axis=0)])
