@@ -9,8 +9,6 @@ from .auto import Auto
 from .bases import Basis, FourierBasis, HilbertBasis, RandomFourierBasis, UserBasis
 from .distributed import Distributed
 from .features import Features
-from .gradient import NamedGradient as NamedGradient
-from .gradient import plain as plain
 from .interface import Bounds, Estimate
 from .kronecker import Kronecker
 from .lapack import EPS as EPS
@@ -27,8 +25,10 @@ from .shifts import ShiftedCovariance as ShiftedCovariance
 from .shifts import ShiftedScores as ShiftedScores
 from .shifts import reduce_shifted as reduce_shifted
 from .system import IMPRECISE as IMPRECISE
+from .system import NamedGradient as NamedGradient
 from .system import System as System
 from .system import estimate_cost
+from .system import plain as plain
 from .system import solve as solve
 
 __all__ = [

@@ -6,7 +6,6 @@ import abc
 import dataclasses
 import functools
 import hashlib
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -17,8 +16,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..covariance import Indices
+from ..equations import partial_derivative
 from ..errors import as_array, as_count, call, check_coordinates, require
-from ..kernels import Kernel, MultiIndex, draw_frequencies, is_separately_even, log_spectral_density
+from ..kernels import Kernel, draw_frequencies, is_separately_even, log_spectral_density
 
 BasisState: TypeAlias = tuple[Array, ...]
 """Arrays of a basis that depend on the kernel's hyperparameters."""
@@ -133,11 +133,10 @@ class _Boxed(Basis):
             box = f"low = {list(self.low)} and high = {list(self.high)}"
             require(False, f"{name} low, high", box, f"a box that contains all points, including {point}")
 
-    def _check_dimension(self, dimension: int) -> None:
-        have = f"a box in {len(self.low)} dimensions"
-        require(
-            len(self.low) == dimension, f"{type(self).__name__} low, high", have, f"a box in {dimension} dimensions"
-        )
+    def _check(self, kernel: Kernel, dimension: int) -> None:
+        have, expected = (f"a box in {count} dimensions" for count in (len(self.low), dimension))
+        require(have == expected, f"{type(self).__name__} low, high", have, expected)
+        log_spectral_density(kernel, jnp.zeros((1, dimension)))  # raises if the kernel has none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,8 +165,7 @@ class FourierBasis(_Boxed):
 
     def rank(self, kernel: Kernel, dimension: int) -> int:
         """Return `Π (2 count + 1)`."""
-        self._check_dimension(dimension)
-        log_spectral_density(kernel, jnp.zeros((1, dimension)))
+        self._check(kernel, dimension)
         return math.prod(2 * each + 1 for each in self.count)
 
     def state(self, kernel: Kernel, dimension: int) -> BasisState:
@@ -180,6 +178,7 @@ class FourierBasis(_Boxed):
     @functools.cached_property
     def frequencies(self) -> Float[np.ndarray, "m d"]:
         """Angular frequencies of one half space: zero, then vectors whose first nonzero entry is positive."""
+        # `ω` and `−ω` give the same cosine and, up to sign, the same sine: half of the symmetric grid suffices.
         grid = np.stack(np.meshgrid(*(np.arange(-c, c + 1) for c in self.count), indexing="ij"), axis=-1)
         half = grid.reshape(-1, len(self.count))
         return 2 * np.pi * half[len(half) // 2 :] / self.lengths
@@ -219,8 +218,7 @@ class HilbertBasis(_Boxed):
 
     def rank(self, kernel: Kernel, dimension: int) -> int:
         """Return `Π count`."""
-        self._check_dimension(dimension)
-        log_spectral_density(kernel, jnp.zeros((1, dimension)))
+        self._check(kernel, dimension)
         expected = "one whose spectral density is even in each coordinate (not rotated); use ps.solvers.FourierBasis"
         require(is_separately_even(kernel, dimension), "kernel of a HilbertBasis", kernel, expected)
         return math.prod(self.count)
@@ -379,21 +377,10 @@ class UserBasis(Basis):
         """Return the derivatives of the functions by autodiff."""
 
         def one(point: Array, coefficients: Array) -> Array:
-            sums = [sum(_jet(self.function, alpha)(point) for alpha in group) for group in indices]
+            sums = [sum(partial_derivative(self.function, alpha)(point) for alpha in group) for group in indices]
             return coefficients @ jnp.stack(sums)
 
         return jax.vmap(one, (1, 1))(points, table) * np.sqrt(self.variances)
-
-
-def _jet(function: Callable[[Array], Array], alpha: MultiIndex) -> Callable[[Array], Array]:
-    """Return the derivative `∂^α` of a function."""
-    for axis in itertools.chain.from_iterable([axis] * order for axis, order in enumerate(alpha)):
-        function = functools.partial(_directional, function, axis)
-    return function
-
-
-def _directional(function: Callable[[Array], Array], axis: int, point: Array) -> Array:
-    return jax.jvp(function, (point,), (jnp.zeros_like(point).at[axis].set(1.0),))[1]
 
 
 def _waves(

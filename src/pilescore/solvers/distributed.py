@@ -45,6 +45,7 @@ def triangle_bytes(size: int, tile: int) -> float:
 
 def target_bytes(limit: float, tile: int) -> float:
     """Return the memory for tiles, before spilling, of a worker process that this module starts."""
+    # Dask counts results only. Python, JAX and the arrays of a running task must fit beside them, below the limit.
     return min(0.6 * limit, max(0.05 * limit, 0.9 * (0.9 * limit - WORKER_BYTES - task_bytes(tile))))
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Sequence
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +21,11 @@ from ..covariance import (
     RowSet,
     Tile,
     Weights,
+    entry_tangents,
+    join,
     select_rows,
+    split,
+    started_ahead,
 )
 from ..errors import require_float64
 from ..parallel import ALWAYS_FITS_BYTES, require_memory
@@ -31,33 +33,19 @@ from .bases import Basis, BasisState
 from .lapack import self_product
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class FeatureCovariance(Covariance):
     """`C = ηΦΦᵀ + S`: the rows, values and noise of a kernel covariance, with the kernel replaced by a basis."""
 
-    full: KernelCovariance
-    """The covariance of the kernel itself."""
-    basis: Basis
-
-    @property
-    def values(self) -> Float[np.ndarray, " N"]:  # type: ignore[override]
-        """The observed values `ỹ`."""
-        return self.full.values
-
-    @property
-    def noise(self) -> Float[np.ndarray, " N"]:  # type: ignore[override]
-        """The diagonal of `S`."""
-        return self.full.noise
-
-    @property
-    def dimension(self) -> int:
+    def __init__(self, full: KernelCovariance, basis: Basis) -> None:
+        self.full = full
+        """The covariance of the kernel itself."""
+        self.basis = basis
+        self.values, self.noise = full.values, full.noise
+        self.dimension = int(full.rows.tiles[0].points.shape[0])
         """Number of coordinates of a point."""
-        return int(self.full.rows.tiles[0].points.shape[0])
-
-    @functools.cached_property
-    def rank(self) -> int:
+        self.rank = basis.rank(full.kernel, self.dimension)
         """Number of features, r."""
-        return self.basis.rank(self.full.kernel, self.dimension)
+        self._last: list[np.ndarray] = []
 
     @functools.cached_property
     def state(self) -> BasisState:
@@ -74,7 +62,7 @@ class FeatureCovariance(Covariance):
 
     def features(self, subset: RowSet) -> Float[np.ndarray, "n r"]:
         """Return `√η Φ` for a subset."""
-        return subset.spread(np.concatenate([self._reduced(tile, self._started(tile)) for tile in subset.rows.tiles]))
+        return subset.spread(np.concatenate([self._rows(tile) for tile in subset.rows.tiles]))
 
     def featured(self) -> Iterator[tuple[slice, RowSet, Float[np.ndarray, "n r"]]]:
         """Iterate over all rows with their features, which are cached if they are small."""
@@ -88,24 +76,17 @@ class FeatureCovariance(Covariance):
         return list(self._streamed()) if 8.0 * self.size * self.rank <= ALWAYS_FITS_BYTES else None
 
     def _streamed(self) -> Iterator[tuple[slice, RowSet, Float[np.ndarray, "n r"]]]:
-        """Iterate over all rows. JAX computes the features of one strip while the caller uses the previous one."""
-        pending: tuple[slice, RowSet, Array] | None = None
-        for where, subset in self.strips():
-            started = self._started(subset.rows.tiles[0])
-            if pending is not None:
-                yield pending[0], pending[1], self._reduced(pending[1].rows.tiles[0], pending[2])
-            pending = where, subset, started
-        if pending is not None:
-            yield pending[0], pending[1], self._reduced(pending[1].rows.tiles[0], pending[2])
+        started = ((where, subset, self._started(subset.rows.tiles[0])) for where, subset in self.strips())
+        for where, subset, values in started_ahead(started):
+            yield where, subset, subset.rows.tiles[0].to_values(np.asarray(values))
 
     def _started(self, tile: Tile) -> Array:
         require_float64()
         self.basis.check_points(np.asarray(tile.points))
         return _features(self.basis, tile.indices, self.state, math.sqrt(self.full.eta), tile.points, tile.table)
 
-    def _reduced(self, tile: Tile, values: Array) -> Float[np.ndarray, "n r"]:
-        out = np.asarray(values)
-        return out[: tile.size] if tile.matrix is None else tile.matrix @ out
+    def _rows(self, tile: Tile) -> Float[np.ndarray, "n r"]:
+        return tile.to_values(np.asarray(self._started(tile)))
 
     def block(self, first: RowSet, second: RowSet) -> Float[np.ndarray, "n m"]:
         """Return the prior covariances between two subsets."""
@@ -113,7 +94,7 @@ class FeatureCovariance(Covariance):
             return self.block(second, first).T
         left, out = self.features(first), np.empty((first.rows.size, second.rows.size))
         for tile in second.rows.tiles:  # tile by tile, since the larger subset may hold all rows
-            out[:, tile.rows] = left @ self._reduced(tile, self._started(tile)).T
+            out[:, tile.rows] = left @ self._rows(tile).T
         return second.spread(out.T).T
 
     def variances(self, subset: RowSet) -> Float[np.ndarray, " n"]:
@@ -136,14 +117,9 @@ class FeatureCovariance(Covariance):
 
     def _inner(self, vector: Float[np.ndarray, " N"]) -> Float[np.ndarray, " r"]:
         """Return `√η Φᵀv`, cached for the last vector."""
-        last = self._last
-        if not last or not np.array_equal(last[0], vector):
-            last[:] = [vector.copy(), sum(phi.T @ vector[where] for where, _, phi in self.featured())]
-        return last[1]
-
-    @functools.cached_property
-    def _last(self) -> list[np.ndarray]:
-        return []
+        if not self._last or not np.array_equal(self._last[0], vector):
+            self._last = [vector.copy(), sum(phi.T @ vector[where] for where, _, phi in self.featured())]
+        return self._last[1]
 
     def dense(self) -> Float[np.ndarray, "N N"]:
         """Return `ηΦΦᵀ`."""
@@ -175,7 +151,12 @@ def _pulled_back(
 ) -> Array:
     """Return `Σ_ij W_ij ∂Φ_ij` for every entry of the basis state."""
     _, pull = jax.vjp(lambda changed: _features(basis, indices, changed, scale, points, table), state)
-    return jnp.concatenate([array.ravel() for array in pull(weights)[0]])
+    return _joined(pull(weights)[0])
+
+
+def _joined(state: BasisState) -> Float[Array, " s"]:
+    """Return all entries of a basis state, which may be empty."""
+    return jnp.concatenate([jnp.zeros(0), *(array.ravel() for array in state)])
 
 
 class FeatureTangent(CovarianceTangent):
@@ -212,19 +193,12 @@ class _KernelTangent(FeatureTangent):
 
     def __init__(self, covariance: FeatureCovariance, leaves: tuple[int, ...]) -> None:
         self.covariance = covariance
-        numbers, rest = eqx.partition(covariance.full.kernel, eqx.is_inexact_array)
-        arrays, structure = jax.tree.flatten(numbers)
-        rows = []
-        for leaf in leaves:
+        arrays, form = split(covariance.full.kernel)
 
-            def state(value: Array, leaf: int = leaf) -> BasisState:
-                changed = jax.tree.unflatten(structure, [*arrays[:leaf], value, *arrays[leaf + 1 :]])
-                return covariance.basis.state(eqx.combine(changed, rest), covariance.dimension)
+        def state(changed: list[Array]) -> Array:
+            return _joined(covariance.basis.state(join(form, changed), covariance.dimension))
 
-            for unit in np.eye(arrays[leaf].size):
-                _, change = jax.jvp(state, (arrays[leaf],), (jnp.asarray(unit.reshape(arrays[leaf].shape)),))
-                rows.append(np.concatenate([np.zeros(0), *(np.asarray(each).ravel() for each in change)]))
-        self.directions = np.stack(rows) if rows else np.zeros((0, sum(each.size for each in covariance.state)))
+        self.directions = np.stack([np.asarray(change) for change in entry_tangents(state, arrays, leaves)])
 
     def contract_features(self, subset: RowSet, weights: Float[np.ndarray, "n r"]) -> Float[np.ndarray, " p"]:
         full, total = self.covariance.full, np.zeros(self.directions.shape[1])

@@ -57,12 +57,8 @@ class Features(Solver):
     basis: Basis
 
     def __post_init__(self) -> None:
-        require(
-            isinstance(self.basis, Basis),
-            "Features basis",
-            self.basis,
-            "a basis such as ps.solvers.FourierBasis(0, 1, 50)",
-        )
+        expected = "a basis such as ps.solvers.FourierBasis(0, 1, 50)"
+        require(isinstance(self.basis, Basis), "Features basis", self.basis, expected)
 
     @property
     def identity(self) -> str:
@@ -71,9 +67,8 @@ class Features(Solver):
 
     def covariance(self, covariance: Covariance) -> FeatureCovariance:
         """Return the covariance of the basis for the rows of a kernel covariance."""
-        kind = "the covariance of a model's kernel (a KernelCovariance)"
         if not isinstance(covariance, KernelCovariance):
-            raise InputError(f"covariance: expected {kind}; got {covariance!r}")
+            raise InputError(f"covariance: expected that of a model's kernel (a KernelCovariance); got {covariance!r}")
         return FeatureCovariance(covariance, self.basis)
 
     def estimate(self, covariance: Covariance) -> Estimate:
@@ -117,6 +112,7 @@ class FeatureFactored(Factored):
             self.mean = self.factor.solve(right)
         """Posterior mean `m = B⁻¹ΦᵀS⁻¹ỹ` of the feature coefficients."""
         self.alpha = np.empty(covariance.size)
+        # `m = ΦᵀS⁻¹(ỹ − Φm)` holds exactly; the gap between both sides measures the error of the computed `m`.
         gap, lost = -self.mean, 0.0
         with threads(covariance.rank):
             for where, _, phi in covariance.featured():
@@ -218,21 +214,6 @@ class FeatureFactored(Factored):
     def comparison(self) -> BasisComparison:
         """Comparison of the basis with the kernel, computed on first use."""
         return BasisComparison(self.covariance, self.prior)
-
-    @property
-    def trace_error(self) -> float:
-        """Missing fraction of the total prior variance."""
-        return self.comparison.trace
-
-    @property
-    def kernel_error(self) -> float:
-        """Largest difference of correlations from the kernel's, over a sample of rows."""
-        return self.comparison.kernel
-
-    @property
-    def pile_error(self) -> float:
-        """PILE of the basis minus PILE of the kernel, over a sample of rows."""
-        return self.comparison.pile
 
     @property
     def account(self) -> str:  # type: ignore[override]

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 
 import equinox as eqx
-import jax
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -26,16 +24,19 @@ from ..covariance import (
     KernelTangent,
     along,
     axis_matrix,
+    entry_tangents,
     find_grids,
+    join,
     kron,
     pairwise,
+    split,
 )
 from ..errors import InputError, NotPositiveDefiniteError
 from ..kernels import Kernel, MultiIndex
 from ..model import Solver
 from ..parallel import require_memory, threads
-from .interface import Bounds, Cotangent, Estimate, Factored
-from .lapack import EPS, NotFactorableError, self_product
+from .interface import Bounds, Cotangent, Estimate
+from .lapack import EPS, ExactFactored, NotFactorableError
 
 SEPARABLE = 1e-12
 """Largest relative deviation of the noise from a product over the axes."""
@@ -128,6 +129,8 @@ def _fit(covariance: Covariance) -> _Fit | str:
     noise = grid.tensor(covariance.noise[:, None])[0]
     if not (np.isfinite(noise).all() and (noise > 0).all()):
         return "the noise is not positive and finite"
+    # If the noise is a product, its lines through one corner determine it. Each line contains the corner, so all but
+    # one are divided by it.
     axes = [
         noise[tuple(slice(None) if i == axis else 0 for i in range(dimension))] / (noise.flat[0] if axis else 1.0)
         for axis in range(dimension)
@@ -139,7 +142,7 @@ def _fit(covariance: Covariance) -> _Fit | str:
     return _Fit(covariance, grid, factors, alpha, coefficient, axes, deviation)
 
 
-class KroneckerFactored(Factored):
+class KroneckerFactored(ExactFactored):
     """A covariance with the eigendecompositions of its factors. Tensors have the axes of the grid."""
 
     method = "kronecker"
@@ -223,22 +226,12 @@ class KroneckerFactored(Factored):
             inner /= self.plus
             return self.fit.grid.flat(kron(self.vectors, inner)), np.zeros_like(right)
 
-    def _half(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, "k N"]:
-        """Return the transpose of `(I + Λ)^{−½} WᵀB`."""
+    def half_solve(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, "N k"]:
+        """Return `(I + Λ)^{−½} WᵀB`, in the order of the tensor."""
         with threads(max(self.fit.grid.shape)):
             inner = kron([w.T for w in self.vectors], self.fit.grid.tensor(right))
         inner /= np.sqrt(self.plus)
-        return inner.reshape(len(inner), -1)
-
-    def reduced(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, "k k"]:
-        """Return `BᵀC⁻¹B`."""
-        half = self._half(right)
-        return self_product(half)
-
-    def reduced_diagonal(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, " k"]:
-        """Return the diagonal of `BᵀC⁻¹B`."""
-        half = self._half(right)
-        return np.einsum("ij,ij->i", half, half)
+        return inner.reshape(len(inner), -1).T
 
     def cotangent(self, scale: float) -> Cotangent:
         """Return `G` from the same factors."""
@@ -267,16 +260,13 @@ class _KroneckerCotangent(Cotangent):
     def _kernel(self, tangent: KernelTangent) -> Float[np.ndarray, " p"]:
         """Return `Σ_a Σ_ij (G_a)_ij ∂(K_a)_ij` for every entry of the kernel arrays."""
         fit = self.factored.fit
-        total: list[np.ndarray] = []
-        for leaf in tangent.leaves:
-            sums: list[np.ndarray] = []
-            for axis, weights in enumerate(self._weights):
-                nodes, order = fit.grid.axes[axis], fit.alpha[axis]
-                tangents = _tangents(fit.covariance.kernel, leaf, axis, len(fit.alpha), order, nodes.padded)
-                n = len(nodes.nodes)
-                sums.append(np.array([float(np.vdot(weights, np.asarray(matrix)[:n, :n])) for matrix in tangents]))
-            total.append(np.sum(sums, axis=0))
-        return np.concatenate(total)
+        sums = []
+        for axis, weights in enumerate(self._weights):
+            nodes, leaves = fit.grid.axes[axis], tuple(tangent.leaves)
+            tangents = _tangents(fit.covariance.kernel, leaves, axis, fit.alpha, nodes.padded)
+            n = len(nodes.nodes)
+            sums.append([float(np.vdot(weights, np.asarray(matrix)[:n, :n])) for matrix in tangents])
+        return np.sum(sums, axis=0)
 
     @functools.cached_property
     def _weights(self) -> list[Float[np.ndarray, "_ _"]]:
@@ -322,16 +312,12 @@ class _KroneckerCotangent(Cotangent):
     def _by_strips(self, tangent: CovarianceTangent) -> Float[np.ndarray, " p"]:
         """Contract any tangent with columns of `G`, one strip at a time."""
         factored = self.factored
-        total: Float[np.ndarray, " p"] | None = None
+        parts = []
         for columns, second in factored.covariance.strips():
-            unit = np.zeros((factored.covariance.size, columns.stop - columns.start))
-            unit[columns] = np.eye(unit.shape[1])
+            unit = np.eye(factored.covariance.size, columns.stop - columns.start, -columns.start)
             weights = factored.solve(unit)[0] - np.outer(factored.alpha, factored.alpha[columns] / self.scale)
-            for rows, first in factored.covariance.strips():
-                part = tangent.block(first, second, weights[rows])
-                total = part if total is None else total + part
-        assert total is not None
-        return total
+            parts += [tangent.block(first, second, weights[rows]) for rows, first in factored.covariance.strips()]
+        return sum(parts)
 
 
 def _outer(vectors: list[Float[np.ndarray, " _"]]) -> Float[np.ndarray, "..."]:
@@ -341,15 +327,13 @@ def _outer(vectors: list[Float[np.ndarray, " _"]]) -> Float[np.ndarray, "..."]:
 
 @eqx.filter_jit
 def _tangents(
-    kernel: Kernel, leaf: int, axis: int, dimension: int, order: int, nodes: Float[Array, " n"]
+    kernel: Kernel, leaves: tuple[int, ...], axis: int, alpha: MultiIndex, nodes: Float[Array, " n"]
 ) -> list[Float[Array, "n n"]]:
-    """Return the derivatives of the matrix of one axis with respect to each entry of one kernel array."""
-    arrays, rest = eqx.partition(kernel, eqx.is_inexact_array)
-    numbers, tree = jax.tree.flatten(arrays)
+    """Return the derivatives of the matrix of one axis with respect to each entry of some kernel arrays."""
+    numbers, form = split(kernel)
 
-    def matrix(value: Array) -> Array:
-        changed = eqx.combine(jax.tree.unflatten(tree, [*numbers[:leaf], value, *numbers[leaf + 1 :]]), rest)
-        return pairwise(changed.factors(dimension)[axis], order, order, nodes, nodes)
+    def matrix(changed: list[Array]) -> Array:
+        factor = join(form, changed).factors(len(alpha))[axis]
+        return pairwise(factor, alpha[axis], alpha[axis], nodes, nodes)
 
-    units = np.eye(math.prod(numbers[leaf].shape)).reshape(-1, *numbers[leaf].shape)
-    return [jax.jvp(matrix, (numbers[leaf],), (unit,))[1] for unit in units]
+    return list(entry_tangents(matrix, numbers, leaves))

@@ -6,6 +6,7 @@ and inverse in turn.
 
 from __future__ import annotations
 
+import abc
 import ctypes
 import dataclasses
 import functools
@@ -23,7 +24,7 @@ from ..parallel import threads
 from .interface import Bounds, Cotangent, Estimate, Factored
 
 PANEL = 4096
-"""Columns of a panel in blocked factorisations."""
+"""Columns of a panel: enough for `gemm` at full speed, far fewer than `LARGEST_THREADED`."""
 
 
 LARGEST_THREADED = 12_000
@@ -77,11 +78,29 @@ class Dense(Solver, name="dense"):
     def factor(self, covariance: Covariance) -> DenseFactored:
         """Form and factor the covariance."""
         matrix = covariance.dense()
+        # The transpose of a Fortran ordered array is C ordered, so `flat` steps along the diagonal in memory.
         matrix.T.flat[:: covariance.size + 1] += covariance.noise
         return DenseFactored(covariance, cholesky(matrix))
 
 
-class DenseFactored(Factored):
+class ExactFactored(Factored):
+    """A covariance factored exactly: `C⁻¹ = HᵀH`."""
+
+    @abc.abstractmethod
+    def half_solve(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, "N k"]:
+        """Return `HB`; `B` may be overwritten."""
+
+    def reduced(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, "k k"]:
+        """Return `BᵀC⁻¹B`."""
+        return self_product(self.half_solve(right).T)
+
+    def reduced_diagonal(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, " k"]:
+        """Return the diagonal of `BᵀC⁻¹B`."""
+        half = self.half_solve(right)
+        return np.einsum("ij,ij->j", half, half)
+
+
+class DenseFactored(ExactFactored):
     """A covariance with its Cholesky factor."""
 
     method = "dense"
@@ -100,14 +119,9 @@ class DenseFactored(Factored):
         """Return `C⁻¹B`."""
         return self.factor.solve(right), np.zeros_like(right)
 
-    def reduced(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, "k k"]:
-        """Return `BᵀC⁻¹B`."""
-        return self_product(self.factor.half_solve(right).T)
-
-    def reduced_diagonal(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, " k"]:
-        """Return the diagonal of `BᵀC⁻¹B`."""
-        half = self.factor.half_solve(right)
-        return np.einsum("ij,ij->j", half, half)
+    def half_solve(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, "N k"]:
+        """Return `L⁻¹B`."""
+        return self.factor.half_solve(right)
 
     def cotangent(self, scale: float) -> DenseCotangent:
         """Return `G`. The inverse overwrites the factor."""
@@ -161,8 +175,8 @@ class CholeskyFactor:
 
     def condition(self, steps: int = 12) -> float:
         """Estimate the condition number from below by power iterations with the factor."""
-        rng = np.random.default_rng(0)
-        top = bottom = rng.standard_normal(len(self.diagonal))
+        # `dpocon` estimates the condition number in the 1-norm, which may be N times larger.
+        top = bottom = probe(len(self.diagonal))
         for _ in range(steps):
             top = top / np.linalg.norm(top)
             top = blas.dtrmv(self.matrix, blas.dtrmv(self.matrix, top, lower=1, trans=1), lower=1)
@@ -270,6 +284,7 @@ def _potrf(block: Float[np.ndarray, "n n"], first_row: int) -> None:
     if info > 0:
         raise NotFactorableError(first_row + info - 1)
     checked((block, info))
+    # OpenBLAS stops at a pivot that is not positive, a test that NaN and infinity pass.
     if not np.isfinite(block.diagonal()).all():
         raise NotFactorableError(first_row + int(np.argmin(np.isfinite(block.diagonal()))))
 
@@ -279,6 +294,7 @@ def _panel_cholesky(matrix: Float[np.ndarray, "n n"], width: int = PANEL) -> Non
     n = len(matrix)
     for start in range(0, n, width):
         stop = min(start + width, n)
+        # Left-looking: a panel gets all its updates at once, by long products, and is written once.
         for row in range(start, n, width):
             rows = slice(row, min(row + width, n))
             if start:

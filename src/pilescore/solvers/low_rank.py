@@ -73,6 +73,7 @@ class LowRank(Solver, name="low_rank"):
         """Return the largest rank to try."""
         if self.rank is not None:
             return min(self.rank, size)
+        # At rank N/4 the 4 N r² operations are close to the N³/3 of a dense factorisation, which is exact.
         rows = min(size, MOST_CANDIDATE_ROWS)
         fits = int(0.4 * psutil.virtual_memory().available / (8.0 * 3.0 * rows))
         return max(min(max(size // 4, ALWAYS_TRIED_RANK), fits, size), 1)
@@ -91,8 +92,10 @@ class LowRank(Solver, name="low_rank"):
         products = n <= MOST_FOR_PRODUCTS or isinstance(covariance, GridCovariance)
         pivots, goal = Pivots(covariance), 0.5 * self.tolerance * n
         while True:
-            pivots.extend(functools.partial(_small, n, goal), limit)
+            pivots.extend(goal, limit)
             approximation = NystromApproximation(covariance, np.array(pivots.chosen, dtype=int))
+            # Conjugate gradients narrow the quadratic form only. They are worth their products with the full covariance
+            # once the log determinant has left room for it.
             narrow = approximation.logdet.width + 2.0 * approximation.rounding <= 0.9 * self.tolerance * n
             factored = LowRankFactored(approximation, self.tolerance, products and narrow)
             if factored.width <= self.tolerance * n:
@@ -127,12 +130,6 @@ class LowRank(Solver, name="low_rank"):
             lower,
             upper,
         )
-
-
-def _small(size: int, goal: float, trace: float, rank: int) -> bool:
-    """Whether a residual trace leaves `log det C` uncertain by at most `goal`."""
-    others = max(size - rank, 1)
-    return others * math.log1p(max(trace, 0.0) / others) <= goal
 
 
 class LowRankFactored(Factored):
@@ -178,8 +175,8 @@ class LowRankFactored(Factored):
 
     def reduced(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, "k k"]:
         """Return `BᵀC⁻¹B`."""
-        half = right.T @ self.solve(right)[0]
-        return 0.5 * (half + half.T)
+        product = right.T @ self.solve(right)[0]
+        return 0.5 * (product + product.T)  # solutions of finite precision leave it slightly asymmetric
 
     def reduced_diagonal(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, " k"]:
         """Return the diagonal of `BᵀC⁻¹B`, from `M` alone where the bound on the error allows it."""
@@ -210,12 +207,9 @@ class ConjugateGradientSolution:
 
 
 def conjugate_gradients(
-    approximation: NystromApproximation,
-    right: Float[np.ndarray, "N k"],
-    absolute: float = 0.0,
-    relative: float = PRECISE,
+    approximation: NystromApproximation, right: Float[np.ndarray, "N k"], absolute: float = 0.0
 ) -> ConjugateGradientSolution:
-    """Solve `Cx = b` by conjugate gradients preconditioned with `M`, to an absolute or relative energy of the error.
+    """Solve `Cx = b` by conjugate gradients preconditioned with `M`, to an absolute or precise energy of the error.
 
     For any `x` with residual `r = b − Cx`, the identity `bᵀC⁻¹b = (2bᵀx − xᵀCx) + rᵀC⁻¹r` gives a lower bound, and
     `M ≤ C`, hence `C⁻¹ ≤ M⁻¹`, bounds the last term by `rᵀM⁻¹r`, which the iteration computes anyway. The bracket
@@ -229,7 +223,7 @@ def conjugate_gradients(
     # Starting from `M⁻¹b`, the first residual is `(M − C) M⁻¹b`: already small where `M` is close to `C`.
     x = approximation.solve(right)
     first = np.einsum("ij,ij->j", right, x)
-    target = np.maximum(absolute, relative * first)
+    target = np.maximum(absolute, PRECISE * first)
     residual = right - multiply(x)
     quadratic = first + np.einsum("ij,ij->j", x, residual)  # 2bᵀx − xᵀCx = bᵀx + xᵀr
     preconditioned = approximation.solve(residual)
@@ -239,7 +233,7 @@ def conjugate_gradients(
         product = multiply(direction)
         steps += 1
         curvature = np.einsum("ij,ij->j", direction, product)
-        length = np.where(curvature > 0, energy / np.where(curvature > 0, curvature, 1.0), 0.0)
+        length = _ratio(energy, curvature)
         x += length * direction
         residual -= length * product
         # Conjugate directions make the lower bound grow by `length · rᵀM⁻¹r` per step, a sum of positive terms: no
@@ -250,11 +244,14 @@ def conjugate_gradients(
         if np.all(new_energy >= energy):  # rounding: the residual no longer decreases
             energy = np.maximum(new_energy, energy)
             break
-        direction = (
-            preconditioned + np.where(energy > 0, new_energy / np.where(energy > 0, energy, 1.0), 0.0) * direction
-        )
+        direction = preconditioned + _ratio(new_energy, energy) * direction
         energy = new_energy
     return ConjugateGradientSolution(x, quadratic, np.maximum(energy, 0.0), steps)
+
+
+def _ratio(above: Float[np.ndarray, " k"], below: Float[np.ndarray, " k"]) -> Float[np.ndarray, " k"]:
+    """Return a quotient, and zero for right-hand sides that have converged: they stand still while others go on."""
+    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
 def widened(bounds: Bounds, rounding: float) -> Bounds:

@@ -14,7 +14,7 @@ logarithm then gives the trace bound `log det C − log det M ≤ n log(1 + Σe/
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -39,21 +39,15 @@ WORTHWHILE = 0.1
 class Pivots:
     """Pivots of `W = S^-½ Q S^-½` among a pool of rows, in the order of selection."""
 
-    def __init__(self, covariance: Covariance, seed: int = 0) -> None:
+    def __init__(self, covariance: Covariance) -> None:
         self.covariance = covariance
-        self.rng = np.random.default_rng(seed)
-        self.pool = self._sample()
-        self.subset = covariance.select(self.pool)
-        self.root = np.sqrt(covariance.noise[self.pool])
-        self.residual = covariance.variances(self.subset) / self.root**2
-        self.initial = self.residual.copy()
-        if not np.isfinite(self.residual).all():
-            raise PilescoreError("the prior variances are not all finite: check the kernel and the operators")
+        self.rng = np.random.default_rng(0)
         self.chosen: list[int] = []
         """Row numbers of the pivots."""
-        self.factor = np.empty((len(self.pool), 0), order="F")
-        self.exhausted = False
-        """Whether rounding hides the remaining residual."""
+        self.pool = np.empty(0, dtype=int)
+        self.root, self.initial, self.residual = np.empty((3, 0))
+        self.factor = np.empty((0, 0))
+        self.add_rows(self._sample())
 
     @property
     def rank(self) -> int:
@@ -67,6 +61,7 @@ class Pivots:
 
     @property
     def _rounding(self) -> Float[np.ndarray, " n"]:
+        # A residual is what many subtractions leave of the initial variance, and inherits its absolute rounding error.
         return 64.0 * EPS * self.initial
 
     @property
@@ -74,9 +69,11 @@ class Pivots:
         """Trace of the residual of all rows, extrapolated from the pool."""
         return float(self.significant.sum()) * self.covariance.size / len(self.pool)
 
-    def extend(self, enough: Callable[[float, int], bool], limit: int) -> None:
-        """Add pivots until `enough(trace, rank)`, the limit, or until only rounding is left."""
-        while not self.exhausted and self.rank < limit and not enough(self.trace, self.rank):
+    def extend(self, goal: float, limit: int) -> None:
+        """Add pivots until `log det C` is known to within `goal`, up to a limit, or until only rounding is left."""
+        while not self.exhausted and self.rank < limit:
+            if trace_bound(self.trace, self.covariance.size - self.rank) <= goal:
+                break
             self._add(min(BATCH, limit - self.rank))
         # A caller that asks for less and less would never be refused if the residual has vanished.
         self.exhausted = self.exhausted or self.trace == 0.0
@@ -88,6 +85,8 @@ class Pivots:
             return
         subset, root = self.covariance.select(fresh), np.sqrt(self.covariance.noise[fresh])
         start = self.covariance.variances(subset) / root**2
+        if not np.isfinite(start).all():
+            raise PilescoreError("the prior variances are not all finite: check the kernel and the operators")
         rows = np.empty((len(fresh), 0), order="F")
         if self.rank:
             chosen = self.covariance.select(np.array(self.chosen))
@@ -101,6 +100,7 @@ class Pivots:
         self.residual = np.concatenate([self.residual, start - np.einsum("ij,ij->i", rows, rows)])
         self.factor = np.asfortranarray(np.concatenate([self.factor, rows]))
         self.exhausted = False
+        """Whether rounding hides the remaining residual."""
 
     def _triangle(self) -> Float[np.ndarray, "r r"]:
         place = {int(row): i for i, row in enumerate(self.pool)}
@@ -142,6 +142,12 @@ class Pivots:
         rows = drawn[order]
         self.residual[rows] = 0.0  # exactly zero in exact arithmetic
         self.chosen += self.pool[rows].tolist()
+
+
+def trace_bound(trace: float, count: int) -> float:
+    """Return `n log(1 + τ/n)`, the largest `log det C − log det M` if n eigenvalues of the residual sum to `τ`."""
+    count = max(count, 1)
+    return count * math.log1p(trace / count)
 
 
 def _right_solve(
@@ -244,8 +250,7 @@ class NystromApproximation:
     def logdet(self) -> Bounds:
         """Bounds on `log det C` from the trace bound."""
         low = self.inner.logdet + float(np.log(self.covariance.noise).sum())
-        others = max(self.covariance.size - self.rank, 1)
-        return Bounds(low, low + others * math.log1p(float(self.slack.sum()) / others))
+        return Bounds(low, low + trace_bound(float(self.slack.sum()), self.covariance.size - self.rank))
 
     def strips(self) -> Iterator[tuple[slice, Any, Float[np.ndarray, "n r"]]]:
         """Iterate over the rows of `U`: their position, the subset, and the rows."""
@@ -289,6 +294,7 @@ def _factored(covariance: Covariance, chosen: Int[np.ndarray, " r"]) -> tuple[np
     try:
         return chosen, np.asfortranarray(np.tril(cholesky(matrix).matrix))
     except NotFactorableError as failure:
+        # Pivots were chosen by updated residuals. In the exact block, a late one may depend on those before it.
         if failure.row == 0:
             raise
         return _factored(covariance, chosen[: failure.row])

@@ -90,6 +90,7 @@ class ShiftedCovariance:
                 solved[:, k] = both[:, 0]
                 quadratic[k], probed[k] = squares + (self.rotated * both).sum(axis=0)
                 logdet[k] = constant + float(np.log(pivots).sum())
+            # A shifted eigenvalue that is not positive leaves no digit: its reciprocal, infinity, says so.
             traces = (1.0 / np.maximum(self.eigenvalues + shifts[:, None], 0.0)).sum(axis=1)
             perturbation = (np.abs(self.eigenvalues).max() + np.abs(shifts)) * (traces + (solved**2).sum(axis=0))
             alpha = np.empty((len(self.scale), len(shifts)), order="F")
@@ -131,6 +132,7 @@ def reduce_shifted(
     right = np.stack([values, scale * probe(len(scale))], axis=1)
     reduced_right = right[varying] / root[:, None]
     with threads(len(scale)), np.errstate(invalid="ignore", over="ignore"):  # the upper triangle may hold anything
+        # Indexing the transpose keeps the Fortran order, which LAPACK overwrites without a copy.
         reduced = matrix.T[np.ix_(varying, varying)].T if fixed.size else matrix
         reduced /= root[:, None]
         reduced /= root
@@ -141,6 +143,7 @@ def reduce_shifted(
             raise NotFactorableError(int(fixed[error.row])) from None
         if fixed.size:
             half = factor.half_solve(np.asfortranarray(right[fixed]))
+            # Only the lower triangle is filled: the larger index is the row.
             cross = matrix[np.maximum.outer(varying, fixed), np.minimum.outer(varying, fixed)] / root[:, None]
             cross = factor.half_solve(cross.T)
             reduced -= self_product(cross.T)

@@ -21,8 +21,8 @@ from ..covariance import Covariance, CovarianceTangent
 from ..errors import PilescoreError, require_float64
 from ..model import Solver
 from ..parallel import ONE_BLAS_THREAD, TaskGraph, TaskRunner, import_distributed, progress_bar
-from .interface import Bounds, Cotangent, Factored
-from .lapack import EPS, NotFactorableError, checked, cholesky, probe, self_product
+from .interface import Bounds, Cotangent
+from .lapack import EPS, ExactFactored, NotFactorableError, checked, cholesky, probe
 
 SOLVE_STRIP = 256
 """Columns per triangular solve: SciPy holds Python's global lock during each one, which stops other worker threads."""
@@ -46,6 +46,7 @@ def assemble_tile(covariance: Covariance, rows: Range, columns: Range) -> TileAr
     left = covariance.select(np.arange(*rows))
     right = left if rows == columns else covariance.select(np.arange(*columns))
     tile = np.array(covariance.block(left, right), order="C")
+    # JAX in a worker process computes in float32, without a word, if it was started without JAX_ENABLE_X64.
     if tile.dtype != np.float64:
         raise PilescoreError(f"a tile of the covariance has type {tile.dtype} on a worker; expected float64")
     if rows == columns:
@@ -83,6 +84,7 @@ def _divided(tile: TileArray, pivot: TileArray) -> TileArray:
         now = slice(start, start + SOLVE_STRIP)
         if start:
             tile[:, now] -= tile[:, :start] @ pivot[now, :start].T
+        # A row-major `L` is a column-major `Lᵀ`: solving with the upper triangle of the transpose avoids a copy.
         tile[:, now] = blas.dtrsm(1.0, pivot[now, now].T, tile[:, now].T, lower=0, trans_a=1).T
     return tile
 
@@ -117,26 +119,24 @@ def inverse_factor_tile(before: TileArray | None, pivot: TileArray | None, *tile
     """Add `Σ L_ik Z_kj`, and finish the tile `Z_ij` of `L⁻¹` if `pivot = Z_ii` is given."""
     with ONE_BLAS_THREAD:
         half = len(tiles) // 2
-        total = _summed(before, [(left, right) for left, right in zip(tiles[:half], tiles[half:], strict=True)])
+        total = _summed(before, tiles[:half], tiles[half:])
         return total if pivot is None else -(pivot @ total)
 
 
 def inverse_tile(before: TileArray | None, twice: bool, *tiles: TileArray) -> TileArray:
     """Add `Σ Z_kiᵀ Z_kj` to a tile of `C⁻¹`; `twice` means that both factors are the same."""
     with ONE_BLAS_THREAD:
-        half = len(tiles) if twice else len(tiles) // 2
-        pairs = zip(tiles[:half], tiles[:half] if twice else tiles[half:], strict=True)
-        return _summed(before, [(left.T, right) for left, right in pairs])
+        half = 0 if twice else len(tiles) // 2
+        return _summed(before, [tile.T for tile in tiles[: half or None]], tiles[half:])
 
 
-def _summed(before: TileArray | None, pairs: Sequence[tuple[TileArray, TileArray]]) -> TileArray:
-    if before is None:
-        (left, right), *pairs = pairs
-        total = left @ right
-    else:
-        total = np.array(before)
-    for left, right in pairs:
-        total += left @ right
+def _summed(before: TileArray | None, left: Sequence[TileArray], right: Sequence[TileArray]) -> TileArray:
+    """Return a new tile: the sum so far, if any, plus the products."""
+    total = None if before is None else np.array(before)
+    for first, second in zip(left, right, strict=True):
+        product = first @ second
+        total = product if total is None else np.add(total, product, out=total)
+    assert total is not None
     return total
 
 
@@ -165,7 +165,7 @@ COLUMNS_PER_SOLVE = 256
 """Number of right-hand sides per pass over the factor."""
 
 
-class TiledFactored(Factored):
+class TiledFactored(ExactFactored):
     """A covariance with the tiles of its Cholesky factor on Dask workers.
 
     Parameters
@@ -281,45 +281,32 @@ class TiledFactored(Factored):
         futures = self.tasks.send(graph)
         return [futures[k] for k in range(count)]
 
-    def _cut(self, right: Float[np.ndarray, "N k"]) -> list[Float[np.ndarray, "n k"]]:
-        return [right[slice(*each)] for each in self.ranges]
-
-    def _half_solved(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, "N k"]:
-        """Return `L⁻¹B`."""
+    def _solved(self, right: Float[np.ndarray, "N k"], *transposed: bool) -> Float[np.ndarray, "N k"]:
+        """Multiply by `L⁻¹` or, transposed, `L⁻ᵀ`, once for each flag; columns pass in runs that fit in memory."""
+        columns = []
         with self.tasks.guarded():
-            columns = []
             for start in range(0, right.shape[1], COLUMNS_PER_SOLVE):
-                futures = self._swept(self._cut(right[:, start : start + COLUMNS_PER_SOLVE]), transposed=False)
-                columns.append(np.concatenate(self.tasks.gather(futures)))
-            return np.concatenate(columns, axis=1)
+                tiles: list[Any] = [right[slice(*rows), start : start + COLUMNS_PER_SOLVE] for rows in self.ranges]
+                for each in transposed:
+                    tiles = self._swept(tiles, each)
+                columns.append(np.concatenate(self.tasks.gather(tiles)))
+        return np.concatenate(columns, axis=1)
+
+    def half_solve(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, "N k"]:
+        """Return `L⁻¹B`."""
+        return self._solved(right, False)
 
     def _solve_with_rounding(self) -> tuple[Float[np.ndarray, " N"], float]:
         """Return `α` and its rounding estimate, as in `CholeskyFactor.solve_with_rounding`."""
         variances = [self.covariance.variances(part) for _, part in self.covariance.strips()]
         scale = np.sqrt(np.concatenate(variances) + self.covariance.noise)
-        half = self._half_solved(np.stack([self.covariance.values, scale * probe(len(scale))], axis=1))
-        back = self._swept(self._cut(half[:, :1]), transposed=True)
-        alpha = np.concatenate(self.tasks.gather(back))[:, 0]
+        half = self.half_solve(np.stack([self.covariance.values, scale * probe(len(scale))], axis=1))
+        alpha = self._solved(half[:, :1], True)[:, 0]
         return alpha, EPS * float(half[:, 1] @ half[:, 1] + (np.abs(alpha) @ scale) ** 2)
 
     def solve(self, right: Float[np.ndarray, "N k"]) -> tuple[Float[np.ndarray, "N k"], Float[np.ndarray, "N k"]]:
         """Return `C⁻¹B`."""
-        out = np.empty_like(right)
-        with self.tasks.guarded():
-            for start in range(0, right.shape[1], COLUMNS_PER_SOLVE):
-                half = self._swept(self._cut(right[:, start : start + COLUMNS_PER_SOLVE]), transposed=False)
-                back = self._swept(half, transposed=True)
-                out[:, start : start + COLUMNS_PER_SOLVE] = np.concatenate(self.tasks.gather(back))
-        return out, np.zeros_like(right)
-
-    def reduced(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, "k k"]:
-        """Return `BᵀC⁻¹B`."""
-        return self_product(self._half_solved(right).T)
-
-    def reduced_diagonal(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, " k"]:
-        """Return the diagonal of `BᵀC⁻¹B`."""
-        half = self._half_solved(right)
-        return np.einsum("ij,ij->j", half, half)
+        return self._solved(right, False, True), np.zeros_like(right)
 
     def cotangent(self, scale: float) -> Cotangent:
         """Return `G`. The tiles of the inverse replace those of the factor."""
