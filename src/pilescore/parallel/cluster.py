@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import multiprocessing
 import os
+import platform
 import shutil
 import tempfile
 import threading
@@ -88,7 +89,6 @@ def as_bytes(value: Any, argument: str) -> float:
 class WorkerState:
     """Memory, disk and threads of a worker."""
 
-    address: str
     host: str
     device: int
     """Device number of the disk for spilled results."""
@@ -106,25 +106,25 @@ class WorkerState:
     """Memory in bytes at which the worker stops accepting tasks."""
 
 
-def _state(dask_worker: Any) -> dict[str, Any]:
-    """Return the fields of a `WorkerState`; runs on the worker."""
+def _state(dask_worker: Any) -> WorkerState:
+    """Return the state of the worker on which this runs."""
     memory, manager = psutil.virtual_memory(), dask_worker.memory_manager
     limit = float(manager.memory_limit or memory.total)
     used, folder = float(psutil.Process().memory_info().rss), dask_worker.local_directory
     spills = bool(manager.memory_limit) and hasattr(dask_worker.data, "spilled_total")
     pause = limit * float(manager.memory_pause_fraction or 1.0) if manager.memory_limit else limit
     kept = float(manager.memory_target_fraction or 0.6) * limit if spills else pause - used
-    return {
-        "host": os.uname().nodename if hasattr(os, "uname") else "",
-        "device": os.stat(folder).st_dev,
-        "free": float(shutil.disk_usage(folder).free),
-        "limit": limit,
-        "used": used,
-        "threads": int(dask_worker.state.nthreads),
-        "capacity": max(0.0, kept),
-        "spills": spills,
-        "pause": pause,
-    }
+    return WorkerState(
+        host=platform.node(),
+        device=os.stat(folder).st_dev,
+        free=float(shutil.disk_usage(folder).free),
+        limit=limit,
+        used=used,
+        threads=int(dask_worker.state.nthreads),
+        capacity=max(0.0, kept),
+        spills=spills,
+        pause=pause,
+    )
 
 
 def worker_states(client: Any) -> list[WorkerState]:
@@ -136,11 +136,11 @@ def worker_states(client: Any) -> list[WorkerState]:
                 f"client: expected workers that can import pilescore; {address} answered: "
                 f"{type(state).__name__}: {state}. Install the same versions of pilescore, JAX and Dask everywhere."
             )
-    return [WorkerState(address, **state) for address, state in states.items()]
+    return list(states.values())
 
 
 def free_disk(workers: Sequence[WorkerState]) -> float:
-    """Return the free space on the disks for spilled results, counting each disk once."""
+    """Return the free space on the disks for spilled results; workers may share a disk, which counts once."""
     return sum({(worker.host, worker.device): worker.free for worker in workers if worker.spills}.values())
 
 
@@ -148,31 +148,30 @@ class LocalWorkers:
     """Worker processes on this machine, started on first use and restarted if they have died."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.client: Any = None
-        self.stop: Callable[[], None] | None = None
+        self.resources = contextlib.ExitStack()
 
     def running(self, workers: int, limit: float, target: float, folder: str | None) -> Any:
         """Return a client for the workers, starting them if necessary."""
         with self.lock:
             if self.client is not None and self.client.status == "running" and _workers(self.client):
                 return self.client
-            self._close()
-            self.client, self.stop = _started(workers, limit, target, folder)
+            self.close()
+            with contextlib.ExitStack() as resources:
+                self.client = _started(resources, workers, limit, target, folder)
+                self.resources = resources.pop_all()
             return self.client
 
     def close(self) -> None:
         """End the processes and remove their spilled results."""
         with self.lock:
-            self._close()
-
-    def _close(self) -> None:
-        stop, self.client, self.stop = self.stop, None, None
-        if stop is not None:
-            stop()
+            self.client = None
+            self.resources.close()
 
 
-def _started(workers: int, limit: float, target: float, folder: str | None) -> tuple[Any, Callable[[], None]]:
+def _started(resources: contextlib.ExitStack, workers: int, limit: float, target: float, folder: str | None) -> Any:
+    """Return a client of new worker processes; `resources` closes everything that was started, also after a failure."""
     distributed = import_distributed()
     import dask
 
@@ -185,13 +184,13 @@ def _started(workers: int, limit: float, target: float, folder: str | None) -> t
     if folder is not None and not Path(folder).is_dir():
         raise InputError(f"local_directory: expected an existing directory; got {folder!r}")
     spill = tempfile.mkdtemp(prefix="pilescore-", dir=folder)
+    resources.callback(shutil.rmtree, spill, ignore_errors=True)
     settings = {
         "distributed.worker.memory.target": target / limit,
         "distributed.worker.memory.spill": 0.9,
-        "distributed.worker.memory.pause": 0.95,
+        "distributed.worker.memory.pause": 0.95,  # `Distributed` checks that its tasks fit below it
         "distributed.worker.memory.terminate": 0.98,
     }
-    cluster = client = None
     try:
         with dask.config.set(settings):
             cluster = distributed.LocalCluster(
@@ -206,21 +205,17 @@ def _started(workers: int, limit: float, target: float, folder: str | None) -> t
                 env={"JAX_ENABLE_X64": "1"},
                 preload=[IGNORE_CTRL_C],
             )
+        resources.callback(_closed, cluster)
         client = distributed.Client(cluster, set_as_default=False)
-    except BaseException as error:
-        _end(client, cluster, spill)
-        if isinstance(error, Exception):
-            raise PilescoreError(f"could not start the workers ({error}) {guard}") from error
-        raise
-    return client, lambda: _end(client, cluster, spill)
+    except Exception as error:
+        raise PilescoreError(f"could not start the workers ({error}) {guard}") from error
+    resources.callback(_closed, client)
+    return client
 
 
-def _end(client: Any, cluster: Any, folder: str) -> None:
-    for each in (client, cluster):
-        if each is not None:
-            with contextlib.suppress(Exception):
-                each.close(timeout=10)
-    shutil.rmtree(folder, ignore_errors=True)
+def _closed(opened: Any) -> None:
+    with contextlib.suppress(Exception):
+        opened.close(timeout=10)
 
 
 class TaskRunner:
@@ -258,12 +253,11 @@ class TaskRunner:
         """Send a graph, and return the futures of its wanted calls by name."""
         if self.client.status != "running":
             raise PilescoreError(f"the client is {self.client.status}. {self._account()}")
-        wanted = {name: key for name, key in calls.keys.items() if name in calls.wanted}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sending large graph", category=UserWarning)
-            futures = self.client.get(calls.tasks, list(wanted.values()), sync=False, priority=priority)
+            futures = self.client.get(calls.tasks, list(calls.wanted.values()), sync=False, priority=priority)
         self.futures.update(futures)
-        return dict(zip(wanted, futures, strict=True))
+        return dict(zip(calls.wanted, futures, strict=True))
 
     def graph(self) -> TaskGraph:
         """Return an empty graph."""
@@ -360,8 +354,8 @@ class TaskGraph:
         self._task, self._reference = Task, TaskRef
         self.owner = tasks
         self.tasks: dict[str, Any] = {}
-        self.keys: dict[Any, str] = {}
-        self.wanted: set[Any] = set()
+        self.wanted: dict[Any, str] = {}
+        """Keys of the wanted calls, by name."""
 
     def call(self, name: Any, function: Callable[..., Any], *arguments: Any, wanted: bool = True) -> Any:
         """Add a call, and return a reference to its result. Arguments may be such references, or futures."""
@@ -369,9 +363,8 @@ class TaskGraph:
         key = f"{self.owner.prefix}-{function.__name__}-{self.owner.count}"
         arguments = tuple(self._reference(each.key) if hasattr(each, "key") else each for each in arguments)
         self.tasks[key] = self._task(key, function, *arguments)
-        self.keys[name] = key
         if wanted:
-            self.wanted.add(name)
+            self.wanted[name] = key
         return self._reference(key)
 
 

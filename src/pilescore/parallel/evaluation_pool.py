@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import hashlib
+import functools
 import importlib.metadata
 import queue
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from ..errors import ClusterError, InputError, PilescoreError, require_float64
-from .cluster import checked_client, import_distributed
+from .cluster import IGNORE_CTRL_C, checked_client, import_distributed
 from .resources import ONE_BLAS_THREAD, cores, threads
 
 MOST_PER_TASK = 64
@@ -68,9 +66,7 @@ class EvaluationPool:
         self.size = size
         self._open: set[Any] = set()
         self._lock = threading.Lock()
-        pickled = _pickle(content, named)
-        self._token = hashlib.sha256(pickled).hexdigest()
-        self._pickled = _sent(self.client, pickled)
+        self._pickled = _sent(self.client, _pickle(content, named))
 
     @property
     def threads(self) -> int:
@@ -83,7 +79,7 @@ class EvaluationPool:
 
     def submit_all(self, function: Callable[..., T], tasks: Iterable[tuple[Any, ...]]) -> list[Any]:
         """Start a task for each tuple of arguments."""
-        about = (function, self._token, self.size, importlib.metadata.version("pilescore"))
+        about = (function, self.size, importlib.metadata.version("pilescore"))
         wrapped = [_Task(arguments) for arguments in tasks]
         try:
             futures = self.client.map(_work, wrapped, about=_Task(about), pickled=self._pickled, pure=False)
@@ -204,54 +200,41 @@ def _sent(client: Any, pickled: bytes) -> Any:
     import dask
 
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": len(pickled) + 2**24}):
-        return client.submit(_returned, pickled, pure=False)
+        return client.submit(bytes, pickled, pure=False)
 
 
-def _returned(pickled: bytes) -> bytes:
-    return pickled
-
-
-_contents: collections.OrderedDict[str, Any] = collections.OrderedDict()
 _contents_lock = threading.Lock()
 
 
-def _unpickled(token: str, pickled: bytes) -> Any:
+@functools.lru_cache(maxsize=CACHED_CONTENTS)
+def _unpickled(pickled: bytes) -> Any:
     """Return the unpickled content, cached on each worker: compiled JAX functions belong to its objects."""
     import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
-    with _contents_lock:
-        if token not in _contents:
-            _contents[token] = cloudpickle.loads(pickled)
-        _contents.move_to_end(token)
-        while len(_contents) > CACHED_CONTENTS:
-            _contents.popitem(last=False)
-        return _contents[token]
+    return cloudpickle.loads(pickled)
 
 
 def _work(task: _Task, about: _Task, pickled: bytes) -> tuple[str, Any]:
     """Run a task on a worker, and return its kind of outcome and its value or error."""
-    function, token, size, version = about.arguments
+    function, size, version = about.arguments
     try:
         require_float64()
         here = importlib.metadata.version("pilescore")
         if here != version:
             return "unread", f"they have pilescore {here}, and this process has {version}: install the same version"
-        content = _unpickled(token, pickled)
+        with _contents_lock:  # threads of a worker would each unpickle a copy of their own, and compile for it
+            content = _unpickled(pickled)
     except Exception as error:
         return "unread", (
             f"they cannot read the content: {type(error).__name__}: {error}. Functions from your own modules must "
             "exist on the workers: use client.upload_file(...) or cloudpickle.register_pickle_by_value(module)"
         )
-    with _limits(size):
+    # A worker that runs several tasks at once keeps its cores busy without BLAS threads.
+    with ONE_BLAS_THREAD if import_distributed().get_worker().state.nthreads > 1 else threads(size):
         try:
             return "done", function(content, *task.arguments)
         except PilescoreError as error:
             return "refused", error
-
-
-def _limits(size: int) -> contextlib.AbstractContextManager[None]:
-    """Return a context with one BLAS thread for small matrices, or if a worker runs several tasks at once."""
-    return ONE_BLAS_THREAD if import_distributed().get_worker().state.nthreads > 1 else threads(size)
 
 
 def _loss(error: Exception, of_task: bool) -> str | None:
@@ -280,8 +263,8 @@ def cluster_errors(reached: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except WorkersLostError as lost:
-        raise ClusterError(f"client: the workers of the cluster were lost to this computation: {lost}. {reached()}") \
-            from lost.__cause__  # fmt: skip
+        message = f"client: the workers of the cluster were lost to this computation: {lost}. {reached()}"
+        raise ClusterError(message) from lost.__cause__
 
 
 def refuse_nested_clusters(client: Any, solver: Any) -> None:
@@ -351,11 +334,11 @@ def connect(address: str | None) -> Iterator[Any]:
     except InputError as error:
         raise InputError("--cluster: needs Dask, which is not installed: pip install 'pilescore[scale]'") from error
     if address == "local":
-        with contextlib.ExitStack() as stack:
-            with _ctrl_c_kept_from_children():
-                options: dict[str, Any] = {"n_workers": cores(), "threads_per_worker": 1, "dashboard_address": ":0"}
-                cluster = stack.enter_context(distributed.LocalCluster(**options))
-            yield checked_client(stack.enter_context(distributed.Client(cluster)))
+        cluster = distributed.LocalCluster(
+            n_workers=cores(), threads_per_worker=1, dashboard_address=":0", preload=[IGNORE_CTRL_C]
+        )
+        with cluster, distributed.Client(cluster) as client:
+            yield checked_client(client)
         return
     try:
         client = distributed.Client(address, timeout=CONNECT_SECONDS)
@@ -368,16 +351,3 @@ def connect(address: str | None) -> Iterator[Any]:
         with contextlib.suppress(distributed.TimeoutError):
             client.wait_for_workers(1, timeout=CONNECT_SECONDS)
         yield checked_client(client)
-
-
-@contextlib.contextmanager
-def _ctrl_c_kept_from_children() -> Iterator[None]:
-    """Make processes that start within this context ignore Ctrl-C, which a terminal sends to all of them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

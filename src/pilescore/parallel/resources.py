@@ -1,4 +1,4 @@
-"""Cores, memory and BLAS threads that this process may use."""
+"""Cores, memory and BLAS threads that this process may use, and progress bars for long computations."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 import psutil
 from threadpoolctl import ThreadpoolController
+from tqdm import tqdm
 
-from ..errors import MemoryLimitError
+from ..errors import MemoryLimitError, require
 
 SMALLEST_THREADED = 256
 """Size up to which matrix operations use one BLAS thread.
@@ -82,3 +83,9 @@ def threads(size: int) -> contextlib.AbstractContextManager[None]:
 def cores() -> int:
     """Return the number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def progress_bar(total: int, what: str, progress: bool | None, initial: int = 0) -> Any:
+    """Return a progress bar on standard error; `progress=None` shows it on terminals only."""
+    require(progress is None or isinstance(progress, bool), "progress", progress, "True, False or None")
+    return tqdm(total=total, desc=what, initial=initial, disable=None if progress is None else not progress)
