@@ -49,7 +49,7 @@ def client():
 
 
 def closure(frequency=4.0):
-    """Return a model with functions that only their values can be pickled of."""
+    """Return a model with functions that can only be pickled by value."""
     physics = ps.impose(
         ps.parameter("beta", 1.0) * DX,
         lambda p: frequency * jnp.cos(frequency * p[0]),
@@ -77,22 +77,22 @@ GRIDS = {
 
 
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=GRIDS)
-def test_a_sweep_is_that_of_one_machine(client, grid):
+def test_a_sweep_matches_one_process(client, grid):
     same(sweep(closure(), grid, run=ps.RunOptions(client=client)), sweep(closure(), grid))
 
 
-def test_a_sweep_with_seeds_errors_and_losses_is_that_of_one_machine(client):
+def test_a_sweep_with_seeds_errors_and_losses_matches_one_process(client):
     options = {"seeds": range(3), "known": ps.KnownSolution(lambda p: jnp.sin(4 * p[0])), "losses": True}
     grid = {"kernel.bandwidth": [0.1, 0.3, 1.0], "gamma": [0.01, 0.1]}
     same(sweep(closure(), grid, run=ps.RunOptions(client=client), **options), sweep(closure(), grid, **options))
 
 
-def test_a_sweep_of_a_nonlinear_model_is_that_of_one_machine(client):
+def test_a_sweep_of_a_nonlinear_model_matches_one_process(client):
     grid = {"kernel.bandwidth": [0.3, 0.6], "gamma": [0.02, 0.1]}
     same(sweep(nonlinear(), grid, run=ps.RunOptions(client=client)), sweep(nonlinear(), grid))
 
 
-def test_a_sweep_goes_on_with_a_client(client, tmp_path, monkeypatch):
+def test_a_sweep_resumes_with_a_client(client, tmp_path, monkeypatch):
     grid = {"kernel.bandwidth": [0.2, 0.4, 1.0], "gamma": [0.01, 0.1]}
     original, count, file = sweeps.systems_of, itertools.count(), tmp_path / "half.nc"
 
@@ -113,7 +113,7 @@ def test_a_sweep_goes_on_with_a_client(client, tmp_path, monkeypatch):
 
 
 def test_ctrl_c_cancels_what_is_pending(client, monkeypatch, tmp_path):
-    """After the first outcomes Ctrl-C comes; these are returned and kept, and the same call goes on."""
+    """The outcomes before Ctrl-C are returned and saved, and the same call resumes."""
     monkeypatch.setattr(pools, "MOST_PER_TASK", 1)
     original, count = EvaluationPool.result, []
 
@@ -143,7 +143,7 @@ def test_a_point_that_fails_is_recorded(client):
     assert "not positive definite" in str(found.reason.values[0, 0])
 
 
-def test_what_was_found_before_an_error_is_kept(monkeypatch):
+def test_results_before_an_error_are_saved(monkeypatch):
     outputs = sweep_plan.SweepOutputs(ps.Score())
     plan = sweep_plan.make_plan([closure()], {"beta": np.array([1.0, 2.0])}, outputs, seeded=False)
     tasks = [sweep_plan.SweepTask(0, {"beta": i}, np.array([[True]])) for i in range(2)]
@@ -162,7 +162,7 @@ def test_what_was_found_before_an_error_is_kept(monkeypatch):
 
 
 @pytest.mark.parametrize("score", [ps.Score(), ps.Score(profiled=True), ps.Score(given_physics=True)], ids=str)
-def test_a_minimum_is_that_of_one_machine(client, score):
+def test_a_minimum_matches_one_process(client, score):
     found, expected = (
         minimize(closure(), OVER, starts=3, score=score, run=ps.RunOptions(client=each)) for each in (client, None)
     )
@@ -184,7 +184,7 @@ def test_ties_and_nonlinear_models_are_sent(client):
     assert found.evaluations == expected.evaluations
 
 
-def test_a_minimum_goes_on_with_and_without_a_client(client, tmp_path):
+def test_a_minimum_resumes_with_and_without_a_client(client, tmp_path):
     """Stopped by its budget of evaluations, and stopped in the middle of its file."""
     expected = minimize(closure(), OVER, starts=2, run=ps.RunOptions(save=tmp_path / "whole.nc"))
     with xr.open_dataset(tmp_path / "whole.nc", engine="scipy") as opened:
@@ -211,7 +211,7 @@ def test_trial_points_without_a_score_are_rejected_by_workers_too(client):
 
 
 def test_ctrl_c_returns_the_best_so_far(client, tmp_path):
-    """A signal reaches the waiting thread; nothing more is computed, and the same call goes on."""
+    """The signal reaches the waiting thread, the computation stops, and the same call resumes."""
     original, count, file = EvaluationPool.submit, itertools.count(), tmp_path / "run.nc"
 
     def stopping(self, function, *arguments):
@@ -260,7 +260,7 @@ def test_workers_are_counted_by_the_scheduler(client, monkeypatch):
     assert clusters.checked_client(client) is client
 
 
-def test_what_cannot_be_sent_is_named(client):
+def test_the_error_names_what_cannot_be_pickled(client):
     lock = threading.Lock()
 
     def held(p):
@@ -305,7 +305,7 @@ def test_outcomes_of_tasks(client):
     assert not pool._open
 
 
-def test_a_cluster_that_has_lost_all_workers_is_not_waited_for(monkeypatch):
+def test_a_cluster_without_workers_raises(monkeypatch):
     monkeypatch.setattr(pools, "CHECK_SECONDS", 0.05)
     monkeypatch.setattr(pools, "PATIENCE_SECONDS", 0.1)
     options = {"n_workers": 1, "processes": False, "dashboard_address": ":0"}
@@ -323,14 +323,14 @@ def test_a_cluster_that_has_lost_all_workers_is_not_waited_for(monkeypatch):
             pool.result(pool.submit(there, 1))
 
 
-def test_workers_must_be_able_to_read(client, monkeypatch):
+def test_workers_that_cannot_unpickle_raise(client, monkeypatch):
     with EvaluationPool(client, 10, (1.5,), {}) as pool:
         monkeypatch.setattr(pools.importlib.metadata, "version", lambda package: "0.0")
         with pytest.raises(WorkersLostError, match="install the same"):
             pool.result(pool.submit(there, 1))
 
 
-def test_tasks_have_a_size_that_suits():
+def test_evaluations_per_task():
     assert evaluations_per_task(100, 1e6, 10) == pools.MOST_PER_TASK
     assert evaluations_per_task(20_000, 1e6, 10) == 1
     assert 1 <= evaluations_per_task(2000, 1e6, 10) < 10
@@ -341,7 +341,7 @@ def test_tasks_have_a_size_that_suits():
 
 @pytest.mark.parametrize("grid", [*GRIDS.values(), {"gamma": np.geomspace(1e-3, 1, 40)}], ids=str)
 @pytest.mark.parametrize("most", [1.0, 5.0, 64.0])
-def test_parts_of_a_task_have_each_point_once(grid, most):
+def test_batches_contain_each_point_once(grid, most):
     axes = {name: np.asarray(column, dtype=float) for name, column in grid.items()}
     plan = sweep_plan.make_plan([closure()], axes, sweep_plan.SweepOutputs(ps.Score()), seeded=False)
     count = len(plan.points(dict.fromkeys(plan.others, 0)))
@@ -389,7 +389,7 @@ def problem(directory, more=""):
     return file
 
 
-def test_a_selection_is_that_of_one_machine(client, tmp_path):
+def test_a_selection_matches_one_process(client, tmp_path):
     read = ps.load_problem(problem(tmp_path))
     (name,) = read.models
     found, expected = (
@@ -414,7 +414,7 @@ def test_a_loss_of_workers_is_not_a_failure_of_a_kernel(client, tmp_path, monkey
         ps.choose({"a": closure()}, OVER, run=ps.RunOptions(client=client))
 
 
-def test_commands_hand_the_client_on(client, tmp_path, monkeypatch, capsys):
+def test_commands_pass_on_the_client(client, tmp_path, monkeypatch, capsys):
     given = []
 
     def select(*arguments, **options):
@@ -435,7 +435,7 @@ def test_commands_hand_the_client_on(client, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.count("seen") == 2
 
 
-def test_studies_hand_the_client_on(client, monkeypatch, tmp_path):
+def test_studies_pass_on_the_client(client, monkeypatch, tmp_path):
     given = []
     monkeypatch.setattr(ps, "sweep", lambda *arguments, **options: given.append(options["run"].client) or xr.Dataset())
     monkeypatch.setattr(
@@ -485,7 +485,7 @@ def test_a_tolerance_that_is_not_reached_is_recorded():
     assert found.lower.item() <= exact.pile.item() <= found.upper.item()
 
 
-def test_losses_are_there_with_every_solver():
+def test_losses_are_computed_with_every_solver():
     exact, found = (
         sweep(closure().replace(solver=s), {"gamma": [0.01, 0.1]}, losses=True)
         for s in ("dense", LowRank(tolerance=1e-6))
@@ -494,7 +494,7 @@ def test_losses_are_there_with_every_solver():
         np.testing.assert_allclose(found[name], exact[name], rtol=1e-5)
 
 
-def test_solvers_that_cannot_are_refused(client, as_a_user):
+def test_unsuitable_solvers_are_refused(client, as_a_user):
     grid = {"gamma": [0.01]}
     with pytest.raises(ps.errors.InputError, match="solver: expected"):
         sweep(closure().replace(solver="dence"), grid)
@@ -570,14 +570,14 @@ def killed(content, file):
     return content[0]
 
 
-def test_a_task_whose_worker_is_killed_is_done_again(client, tmp_path):
+def test_a_task_is_repeated_if_its_worker_is_killed(client, tmp_path):
     with EvaluationPool(client, 10, (1.5,), {}) as pool:
         assert pool.result(pool.submit(killed, str(tmp_path / "once"))) == 1.5
         assert list(pool.each(there, [(1,)])) == [2.5]
 
 
-def test_workers_that_die_again_and_again_are_reported(client, tmp_path, monkeypatch):
-    """What was scored before is on disk, and the error says how much that is."""
+def test_workers_that_die_repeatedly_are_reported(client, tmp_path, monkeypatch):
+    """Earlier scores are on disk, and the error says how many."""
     client.run_on_scheduler(lambda dask_scheduler: setattr(dask_scheduler, "allowed_failures", 0))
     monkeypatch.setattr(sweeps, "_batch_results", lambda plan, tasks: killed(plan, None))
     with pytest.raises(

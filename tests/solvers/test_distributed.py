@@ -1,4 +1,4 @@
-"""The factorisation on workers: against LAPACK's on one process, and what is said where workers fail."""
+"""The distributed solver: the numbers of LAPACK on one process, and clear errors when workers fail."""
 
 import gc
 import multiprocessing
@@ -87,7 +87,7 @@ def dense(covariance):
     return Dense().factor(covariance)
 
 
-def test_scores_and_solutions_are_those_of_one_process(factored, dense, covariance, monkeypatch):
+def test_scores_and_solutions_match_one_process(factored, dense, covariance, monkeypatch):
     assert factored.logdet.width == factored.quadratic.width == 0
     assert factored.logdet.value == pytest.approx(dense.logdet.value, rel=1e-12)
     assert factored.quadratic.value == pytest.approx(dense.quadratic.value, rel=1e-9)
@@ -103,7 +103,7 @@ def test_scores_and_solutions_are_those_of_one_process(factored, dense, covarian
     np.testing.assert_allclose(factored.reduced_diagonal(right.copy()), expected.diagonal(), rtol=1e-9)
 
 
-def test_gradients_are_those_of_one_process(solver, covariance, model):
+def test_gradients_match_one_process(solver, covariance, model):
     tangents = [jax.numpy.cos(block.coefficients * 3.0) for block in model.blocks]
     moved = (layout(model.blocks, tangents),)
     kernel, rows, eta = covariance.kernel, covariance.rows, covariance.eta
@@ -119,7 +119,7 @@ def test_gradients_are_those_of_one_process(solver, covariance, model):
         factored.solve(np.ones((covariance.size, 1)))
 
 
-def test_a_killed_worker_is_replaced_and_the_run_goes_on(client, covariance, factored, monkeypatch):
+def test_a_killed_worker_is_replaced_and_the_run_continues(client, covariance, factored, monkeypatch):
     pid = next(iter(client.run(os.getpid).values()))
     wait, before, after = cluster.TaskRunner.wait, [], []  # tiles that were finished before and after the kill
 
@@ -144,7 +144,7 @@ def test_a_killed_worker_is_replaced_and_the_run_goes_on(client, covariance, fac
     client.wait_for_workers(2, timeout=600)
 
 
-def test_workers_that_die_again_and_again_are_an_error(client, monkeypatch):
+def test_workers_that_die_repeatedly_raise(client, monkeypatch):
     def deadly(x, y):
         import jax.numpy as jnp
 
@@ -163,7 +163,7 @@ def test_workers_that_die_again_and_again_are_an_error(client, monkeypatch):
     client.wait_for_workers(2, timeout=600)
 
 
-def test_workers_that_stay_paused_are_an_error(client, covariance, monkeypatch):
+def test_workers_that_stay_paused_raise(client, covariance, monkeypatch):
     def limit(fraction, dask_worker):
         dask_worker.memory_manager.memory_pause_fraction = fraction
 
@@ -223,7 +223,7 @@ def test_memory_and_disk_are_checked_before_any_work(client, covariance, monkeyp
         Distributed(client, tile=TILE).factor(covariance)
 
 
-def test_what_is_needed_is_said_before(client, covariance):
+def test_memory_and_operations_are_estimated(client, covariance):
     found = Distributed(workers=4, memory_limit="1GB").estimate(covariance)
     assert "4 workers" in found.method
     assert found.memory < 1e9
@@ -256,7 +256,7 @@ def test_clients_are_checked(client, covariance, as_a_user):
         Distributed(workers=1, local_directory="/nowhere").factor(covariance)
 
 
-def test_without_dask_it_is_said_how_to_install_it(monkeypatch):
+def test_the_error_without_dask_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(ps.errors.InputError, match=r"pip install 'pilescore\[scale\]'"):
         Distributed()
@@ -290,7 +290,7 @@ def test_a_tile_in_float32_is_refused(covariance):
         tile_graphs.assemble_tile(Single(*fields), (0, 10), (0, 10))
 
 
-def test_tasks_leave_their_tiles_alone():
+def test_tasks_do_not_modify_their_tiles():
     rng = np.random.default_rng(0)
     a, b, pivot = rng.normal(size=(3, 300, 300))
     pivot = np.tril(pivot) + 30 * np.eye(300)

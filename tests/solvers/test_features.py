@@ -62,7 +62,7 @@ def line(kernel):
 
 
 def dense(covariance):
-    """`Φ`, and `C` of it, in full."""
+    """Return `Φ` and the dense `C`."""
     phi = np.concatenate([covariance.features(part) for _, part in covariance.strips()])
     return phi, phi @ phi.T + np.diag(covariance.noise)
 
@@ -125,7 +125,7 @@ BASES = {
 
 @pytest.mark.parametrize("alpha", [(2, 1), (0, 3)])
 @pytest.mark.parametrize("name", BASES)
-def test_derivatives_of_features_are_those_of_autodiff(name, alpha):
+def test_derivatives_of_features_match_autodiff(name, alpha):
     basis = BASES[name]
     state = basis.state(ps.RBF([0.4, 0.7]), 2)
 
@@ -146,7 +146,7 @@ def test_derivatives_of_features_are_those_of_autodiff(name, alpha):
     [(name, FourierBasis(*CORNERS, count=14)) for name in ("rbf", "rotated")]
     + [("rbf", HilbertBasis(*CORNERS, count=28))],
 )
-def test_covariances_tend_to_those_of_the_kernel(name, basis):
+def test_covariances_converge_to_the_kernel(name, basis):
     kernel = KERNELS[name]
     small = type(basis)(*CORNERS, count=[c // 4 for c in basis.count])
     errors = []
@@ -159,13 +159,13 @@ def test_covariances_tend_to_those_of_the_kernel(name, basis):
     assert errors[1] < errors[0]
 
 
-def test_more_padding_and_more_functions_reach_the_kernel():
+def test_more_padding_and_functions_converge_to_the_kernel():
     model = line(ps.RBF(0.3))
     for basis in (FourierBasis(0.0, 1.0, count=30, padding=4.0), HilbertBasis(0.0, 1.0, count=60, padding=4.0)):
         found = Features(basis).factor(of(model))
-        assert found.kernel_error < 1e-11
-        assert abs(found.trace_error) < 1e-11
-        assert abs(found.pile_error) < 1e-8
+        assert found.comparison.kernel < 1e-11
+        assert abs(found.comparison.trace) < 1e-11
+        assert abs(found.comparison.pile) < 1e-8
 
 
 @pytest.mark.parametrize("name", ["rbf", "rotated", "matern", "sum", "mixture", "groups"])
@@ -187,7 +187,7 @@ def test_random_frequencies_of_mapped_points():
 
 
 @pytest.mark.parametrize("name", BASES)
-def test_scores_and_solutions_are_those_of_dense_matrices(name):
+def test_scores_and_solutions_match_dense_matrices(name):
     given_covariance = of(poisson(ps.RBF([0.4, 0.7])), eta=1.3)
     found = Features(BASES[name]).factor(given_covariance)
     covariance = found.covariance
@@ -233,7 +233,7 @@ def test_scores_of_any_scales(seed, eta, noise, bandwidth):
     np.testing.assert_allclose(C @ found.alpha, values, rtol=1e-6, atol=1e-6 + slack)
 
 
-def test_streamed_features_give_the_same(monkeypatch):
+def test_streamed_features_give_the_same_numbers(monkeypatch):
     given_covariance = of(poisson(ps.RBF(0.5)))
     kept = Features(BASES["fourier"]).factor(given_covariance)
     monkeypatch.setattr("pilescore.solvers.feature_covariance.ALWAYS_FITS_BYTES", 0.0)
@@ -264,7 +264,7 @@ def contracted(found, tangent, scale):
         ("user", "rbf"),
     ],
 )
-def test_gradients_in_the_kernel_are_those_of_differences(name, kernel):
+def test_kernel_gradients_match_finite_differences(name, kernel):
     model = poisson(KERNELS[kernel])
     numbers, structure = jax.tree.flatten(model.kernel)
     leaves = list(range(len(numbers)))
@@ -295,7 +295,7 @@ def test_gradients_in_the_kernel_are_those_of_differences(name, kernel):
     assert tangent.block(part, other, weights[:, :5]).shape == one.shape
 
 
-def test_gradients_of_many_functions_are_those_of_the_kernel():
+def test_gradients_of_many_functions_match_the_kernel():
     model = line(1.5 * ps.RBF(0.3))
     covariance = of(model)
     basis = FourierBasis(0.0, 1.0, count=30, padding=4.0)
@@ -307,7 +307,7 @@ def test_gradients_of_many_functions_are_those_of_the_kernel():
 
 
 @pytest.mark.parametrize("name", BASES)
-def test_gradients_in_coefficients_are_those_of_differences(name):
+def test_coefficient_gradients_match_finite_differences(name):
     model = poisson(ps.RBF(0.5))
     solver = Features(BASES[name])
 
@@ -331,15 +331,15 @@ def test_a_basis_of_coordinates_is_the_linear_kernel():
     exact = Dense().factor(of(model))
     assert found.logdet.value == pytest.approx(exact.logdet.value, rel=1e-12)
     assert found.quadratic.value == pytest.approx(exact.quadratic.value, rel=1e-11)
-    assert found.kernel_error < 1e-12
-    assert abs(found.pile_error) < 1e-11
+    assert found.comparison.kernel < 1e-12
+    assert abs(found.comparison.pile) < 1e-11
     noise = found.covariance.noise[0]  # the textbook's formula
     ridge = np.linalg.solve(x.T @ x + noise * np.eye(2), x.T @ model.blocks[0].values)
     np.testing.assert_allclose(found.mean, ridge, rtol=1e-12)
 
 
-def test_rounding_is_estimated():
-    """Against fifty digits, with features so nearly dependent and noise so small that digits are lost."""
+def test_rounding_estimate_against_fifty_digits():
+    """Nearly dependent features and little noise, so that digits are lost."""
     x = np.linspace(0, 1, 25)
     model = ps.Model(ps.RBF(1.0), data=ps.observe(ps.identity, np.cos(3 * x), at=x), gamma=1e-9)
     found = Features(UserBasis(lambda p: p[0] ** jnp.arange(9))).factor(of(model))
@@ -360,25 +360,25 @@ def test_the_distance_to_the_kernel_is_measured(monkeypatch):
     exact = full(found.covariance.full.dense())
     phi, _ = dense(found.covariance)
     lacking = (exact.diagonal() - (phi**2).sum(1)).sum() / exact.diagonal().sum()
-    assert found.trace_error == pytest.approx(lacking, rel=1e-10)
-    assert 0.01 < found.trace_error < 1
+    assert found.comparison.trace == pytest.approx(lacking, rel=1e-10)
+    assert 0.01 < found.comparison.trace < 1
     relative = np.abs(exact - phi @ phi.T) / np.sqrt(np.outer(exact.diagonal(), exact.diagonal()))
-    assert 0 < found.kernel_error <= relative.max() * (1 + 1e-12)
+    assert 0 < found.comparison.kernel <= relative.max() * (1 + 1e-12)
     which, _ = found.comparison._sample(30)
     scores = []
     for Q in (phi @ phi.T, exact):
         C, y = (Q + np.diag(found.covariance.noise))[np.ix_(which, which)], found.covariance.values[which]
         scores.append((y @ np.linalg.solve(C, y) + np.linalg.slogdet(C)[1]) / 30)
-    assert found.pile_error == pytest.approx(scores[0] - scores[1], rel=1e-8)
+    assert found.comparison.pile == pytest.approx(scores[0] - scores[1], rel=1e-8)
     assert "81 functions of FourierBasis" in found.account
     assert "(over 20 rows)" in found.account
     monkeypatch.setattr(module, "WIDEST", 1)
     none = Features(FourierBasis(*CORNERS, count=4)).factor(of(model))
     assert "was not compared" in none.account
-    assert np.isnan([none.kernel_error, none.pile_error, none.trace_error]).all()
+    assert np.isnan([none.comparison.kernel, none.comparison.pile, none.comparison.trace]).all()
 
 
-def test_identities_tell_results_apart():
+def test_identities_distinguish_results():
     weights = np.arange(4.0)
 
     def user(scale, variances=None):
@@ -396,7 +396,7 @@ def test_identities_tell_results_apart():
     assert Features(FourierBasis(0, 1, 5)) == Features(FourierBasis([0.0], [1.0], (5,)))
 
 
-def test_what_it_needs_is_said_before():
+def test_memory_and_operations_are_estimated():
     covariance = of(poisson(ps.RBF(0.5)))
     estimate = Features(FourierBasis(*CORNERS, count=4)).estimate(covariance)
     assert estimate.flops == pytest.approx(covariance.size * 81**2 + 81**3 / 3)

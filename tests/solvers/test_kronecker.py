@@ -34,18 +34,18 @@ def plain(model: ps.Model, eta: float = 1.3) -> KernelCovariance:
 
 
 def on_grids(c: KernelCovariance) -> GridCovariance:
-    """The same through Kronecker factors, whether that pays or not."""
+    """Return the same covariance with Kronecker products, even where tiles are faster."""
     return GridCovariance(c.kernel, c.rows, c.eta, c.values, c.noise)
 
 
 def whole(c: KernelCovariance) -> np.ndarray:
-    """All of `ηQ`."""
+    """Return the full matrix `ηQ`."""
     lower = np.tril(c.dense())
     return lower + np.tril(lower, -1).T
 
 
 def meshed(*axes: Any, order: tuple[int, ...]) -> np.ndarray:
-    """All combinations, the last of the order fastest."""
+    """Return all combinations of nodes; the last axis of the order varies fastest."""
     rows = list(itertools.product(*(axes[axis] for axis in order)))
     points = np.empty((len(rows), len(axes)))
     points[:, list(order)] = rows
@@ -99,7 +99,7 @@ def test_factors_multiply_to_the_kernel(name: str) -> None:
     ],
     ids=str,
 )
-def test_kernels_that_are_no_products(kernel: ps.Kernel) -> None:
+def test_kernels_without_factors(kernel: ps.Kernel) -> None:
     assert kernel.factors(2) is None
 
 
@@ -140,7 +140,7 @@ def test_faces_and_leftovers() -> None:
     assert found(ps.observe(ps.identity, 0.0, at=np.zeros((1, 2)))).grids == ()
 
 
-def test_grids_that_come_twice_are_two() -> None:
+def test_a_repeated_grid_counts_twice() -> None:
     inside = SQUARE.interior(ps.GaussLegendre(6))
     there = found(ps.impose(ps.identity, 0.0, on=inside), ps.impose(DX + 3.0 * DY, 0.0, on=inside))
     assert [grid.shape for grid in there.grids] == [(6, 6), (6, 6)]
@@ -150,7 +150,7 @@ def test_grids_that_come_twice_are_two() -> None:
     ]
 
 
-def test_many_false_starts_end() -> None:
+def test_the_search_for_grids_gives_up_after_many_failures() -> None:
     rng = np.random.default_rng(0)
     pairs = np.repeat(rng.uniform(size=(3000, 2)), 2, axis=0)
     pairs[1::2, 1] += 1.0
@@ -203,7 +203,7 @@ def models() -> dict[str, ps.Model]:
 
 
 @pytest.mark.parametrize("name", ["laplacian", "varying", "cube", "line", "one grid"])
-def test_products_are_those_of_the_dense_matrix(name: str) -> None:
+def test_products_match_the_dense_matrix(name: str) -> None:
     covariance = plain(models()[name])
     fast = on_grids(covariance)
     vectors = np.random.default_rng(3).normal(size=(covariance.size, 3))
@@ -215,7 +215,7 @@ def test_products_are_those_of_the_dense_matrix(name: str) -> None:
     assert np.abs((one - matrix @ vectors[:, :1]) / scale[:, :1]).max() < 1e-13
 
 
-def test_the_models_have_the_structure_they_are_to_test() -> None:
+def test_the_test_models_have_the_intended_grids() -> None:
     shapes = {name: [grid.shape for grid in grids.find_grids(plain(m).rows).grids] for name, m in models().items()}
     assert shapes["laplacian"][1:] == [(2, 13), (13, 2), (2, 9), (9, 2)]
     assert (20, 31) in shapes["laplacian"]
@@ -234,7 +234,7 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(on_grids(covariance).product(vectors), expected, rtol=1e-10, atol=1e-10)
 
 
-def test_structured_where_it_pays() -> None:
+def test_grid_products_are_used_where_they_are_faster() -> None:
     rng = np.random.default_rng(0)
     inside = ps.impose(ps.identity, 0.0, on=SQUARE.interior(ps.GaussLegendre(60)))
     scattered = ps.observe(ps.identity, 0.0, at=rng.uniform(size=(2000, 2)))
@@ -249,10 +249,10 @@ def test_structured_where_it_pays() -> None:
         covariance = plain(model)
         assert use_grid_products(covariance) is covariance
     with pytest.raises(InputError, match="kernel: expected a product of kernels of one coordinate"):
-        on_grids(plain(ps.Model(ps.Matern(2.5), physics=inside)))
+        on_grids(plain(ps.Model(ps.Matern(2.5), physics=inside))).product(np.ones((3600, 1)))
 
 
-def test_a_structured_covariance_is_one_in_all_else() -> None:
+def test_a_grid_covariance_behaves_like_a_kernel_covariance() -> None:
     covariance = plain(models()["laplacian"])
     fast = on_grids(covariance)
     matrix, which = whole(covariance), np.array([5, 700, 3, 64])
@@ -352,7 +352,7 @@ def test_any_tangent_is_contracted() -> None:
     np.testing.assert_allclose(pull.contract(Everything(tangent)), pull.contract(tangent), rtol=1e-9)
 
 
-def test_a_coefficient_that_is_zero_but_moves() -> None:
+def test_gradient_in_a_coefficient_that_is_zero() -> None:
     model = gridded(DX + ps.parameter("beta", 0.0) * DY)
     assert Kronecker().applies(plain(model)) == ""
     mine = ps.pile_and_gradient(model.replace(solver=Kronecker()), "beta")[1]["beta"]
@@ -385,7 +385,7 @@ def refused() -> dict[str, tuple[ps.Model, str]]:
 
 
 @pytest.mark.parametrize("name", ["kernel", "two", "scattered", "laplacian", "varying", "noise"])
-def test_what_does_not_fit_is_refused(name: str) -> None:
+def test_unsuitable_models_are_refused(name: str) -> None:
     model, why = refused()[name]
     solver = Kronecker()
     assert why in solver.applies(plain(model))
@@ -411,7 +411,7 @@ def test_negative_eigenvalues_are_not_hidden() -> None:
 
 
 def test_the_rounding_estimate_covers_the_error() -> None:
-    """Where rounding shows, against the determinant and solution in long arithmetic."""
+    """An ill-conditioned model, against high-precision arithmetic."""
     model = gridded(ps.identity, SQUARE.interior(ps.GaussLegendre(5)), ps.RBF(2.0), rho=1e-9)
     covariance = plain(model)
     factored = Kronecker().factor(covariance)

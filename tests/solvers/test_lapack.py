@@ -1,4 +1,4 @@
-"""Factorisations: panels against LAPACK, estimates of rounding against many digits, honest failures."""
+"""The dense solver: panels against LAPACK, rounding estimates against high precision, clear failures."""
 
 import mpmath
 import numpy as np
@@ -50,7 +50,7 @@ def test_products_of_many_rows_with_themselves_go_through_panels(monkeypatch, n,
 
 
 @pytest.mark.parametrize("width", [2, 3, 100])
-def test_the_row_of_failure_is_found_in_any_panel(width):
+def test_the_failing_row_is_found_in_any_panel(width):
     lower = np.asfortranarray(np.eye(7))
     lower[5, 5] = -1.0
     with pytest.raises(linalg.NotFactorableError) as caught:
@@ -95,7 +95,7 @@ def test_the_estimate_of_rounding_bounds_the_true_error(noise):
     assert system.rounding <= 1e-13 + 2e5 * max(error, 1e-16 * abs(value))
 
 
-def test_one_thread_is_given_back_whatever_the_order():
+def test_blas_threads_are_restored_in_any_order_of_exit():
     libraries = resources._blas_libraries()
     before = [library.get_num_threads() for library in libraries]
     first, second = resources.threads(10), resources.threads(10)
@@ -107,7 +107,7 @@ def test_one_thread_is_given_back_whatever_the_order():
     assert [library.get_num_threads() for library in libraries] == before
 
 
-def test_lost_digits_warn_and_name_the_block():
+def test_loss_of_digits_warns_and_names_the_block():
     with pytest.warns(ps.errors.PrecisionWarning) as caught:
         ps.pile(ill_conditioned(1e-13))
     text = str(caught[0].message)
@@ -148,7 +148,7 @@ def test_nothing_is_added_to_the_diagonal():
     assert ps.pile(model).value == pytest.approx(expected, rel=1e-10)
 
 
-def test_nan_in_the_covariance_is_said_and_not_masked():
+def test_nan_in_the_covariance_raises():
     kernel = ps.kernels.FunctionKernel(lambda x, y: (x[0] - 0.5) ** 2 * 0 / ((x[0] - 0.5) * 1.0))
     model = ps.Model(kernel, ps.observe(ps.identity, [1.0, 2.0], [[0.1], [0.5]]))
     with pytest.raises(ps.errors.InputError, match="NaN or infinite entries"):
@@ -166,8 +166,8 @@ def test_matrices_beyond_memory_are_refused_before_allocation(monkeypatch):
         ps.pile(model)
 
 
-def test_rounding_sees_twin_points() -> None:
-    """A vector of equal signs on two equal rows would not: their difference is what has no digits left."""
+def test_rounding_estimate_detects_coincident_points() -> None:
+    """A probe with equal signs on two equal rows would miss their difference, which has no digits left."""
     twins = [0.5, 0.5, 0.1]
     model = ps.Model(ps.RBF(0.3), data=ps.observe(ps.identity, values=[1.0, 1.0, 1.0], at=twins), gamma=1e-13)
     with pytest.warns(ps.errors.PrecisionWarning):
@@ -175,14 +175,14 @@ def test_rounding_sees_twin_points() -> None:
     assert score.rounding > 1e-5
 
 
-def test_nothing_is_a_matrix_too(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_matrix_can_be_factored(capfd: pytest.CaptureFixture[str]) -> None:
     assert linalg.cholesky(np.empty((0, 0), order="F")).logdet == 0.0
     assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("lock_free", [True, False])
 def test_factors_and_inverses_overwrite_the_matrix(lock_free, monkeypatch):
-    """With LAPACK of other integers SciPy's own wrapper is used, to the same result and in place as well."""
+    """LAPACK with 64-bit integers is called through SciPy's wrapper, also in place and with the same result."""
     if not lock_free:
         monkeypatch.setattr(linalg, "_has_int32_arguments", lambda signature: False)
         monkeypatch.setattr(linalg, "_unlocked_routine", linalg._unlocked_routine.__wrapped__)
@@ -201,7 +201,7 @@ def test_factors_and_inverses_overwrite_the_matrix(lock_free, monkeypatch):
         linalg.cholesky(np.diag([1.0, -1.0]).copy(order="F"))
 
 
-def test_signatures_with_other_integers_are_recognised():
+def test_signatures_with_64_bit_integers_are_recognised():
     assert linalg._has_int32_arguments(
         b"void (char *, int *, __pyx_t_5scipy_6linalg_13cython_lapack_d *, int *, int *)"
     )

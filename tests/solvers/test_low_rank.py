@@ -1,4 +1,4 @@
-"""Certified low rank: the bounds hold, against dense factors and 50 digits; parts of covariances and derivatives."""
+"""The low-rank solver: bounds against dense factors and 50 digits; blocks of covariances and their derivatives."""
 
 import math
 import re
@@ -62,11 +62,11 @@ def full(covariance):
     return lower + np.tril(lower, -1).T
 
 
-# Parts of covariances, and their derivatives.
+# Blocks of covariances, and their derivatives.
 
 
 @pytest.mark.parametrize("model", [poisson(), with_functionals()], ids=["points", "functionals"])
-def test_parts_strips_products_and_variances_are_those_of_the_dense_matrix(model):
+def test_blocks_strips_products_and_variances_match_the_dense_matrix(model):
     covariance, rng = covariance_of(model), np.random.default_rng(1)
     whole = full(covariance)
     which = rng.permutation(covariance.size)[: covariance.size // 2]
@@ -84,7 +84,7 @@ def test_parts_strips_products_and_variances_are_those_of_the_dense_matrix(model
 
 
 def _tangents(model, covariance):
-    """Give each tangent with the matrices of derivatives, by differences of dense matrices."""
+    """Yield each tangent with its matrices of derivatives, from differences of dense matrices."""
 
     def differences(name, index=()):
         value = np.asarray(model.parameters[name], dtype=float)
@@ -98,13 +98,13 @@ def _tangents(model, covariance):
     yield covariance.tangent([0]), [differences("kernel.bandwidth", (i,)) for i in range(2)]
     if "speed" in model.parameters:
         from pilescore.model.model import named_paths
-        from pilescore.solvers.gradient import _moved
+        from pilescore.solvers.system import _moved
 
         where = named_paths(model)["speed"]
         yield covariance.coefficient_tangent([_moved(model, where, np.ones(()))]), [differences("speed")]
 
 
-def test_tangents_contract_blocks_diagonals_and_the_whole_alike():
+def test_tangents_contract_blocks_diagonals_and_whole_matrices():
     model, rng = with_functionals(), np.random.default_rng(2)
     covariance = covariance_of(model)
     which, others = (rng.permutation(covariance.size)[:40] for _ in range(2))
@@ -136,13 +136,13 @@ def test_pivots_of_a_small_matrix_reproduce_it():
 
 
 @pytest.mark.parametrize("pool", [20_000, 100])
-def test_partial_factor_is_below_the_covariance_and_its_formulas_are_those_of_dense_matrices(pool, monkeypatch):
+def test_the_approximation_is_below_the_covariance_and_matches_dense_formulas(pool, monkeypatch):
     monkeypatch.setattr("pilescore.solvers.pivoted_cholesky.MOST_CANDIDATE_ROWS", pool)
     monkeypatch.setattr(pivoted_cholesky, "CACHED_BYTES", 0.0 if pool == 100 else 1e9)
     covariance = covariance_of(poisson())
     C = full(covariance) + np.diag(covariance.noise)
     pivots = Pivots(covariance)
-    pivots.extend(lambda trace, rank: rank >= 60, 90)
+    pivots.extend(goal=0.0, limit=60)
     assert 60 <= pivots.rank <= 90
     found = NystromApproximation(covariance, np.array(pivots.chosen))
     columns = full(covariance)[:, found.chosen]
@@ -171,21 +171,21 @@ def test_rows_that_the_sample_missed_become_pivots():
     pivots.subset = covariance.select(pivots.pool)
     pivots.root, pivots.residual, pivots.initial = pivots.root[:200], pivots.residual[:200], pivots.initial[:200]
     pivots.factor = np.empty((200, 0))
-    pivots.extend(lambda trace, rank: trace < 1e-3, 100)
+    pivots.extend(goal=1e-3, limit=100)
     before = pivots.rank
     pivots.add_rows(np.arange(2990, 3005))
     assert pivots.trace > 1e3
-    pivots.extend(lambda trace, rank: trace < 1e-3, 100)
+    pivots.extend(goal=1e-3, limit=100)
     assert set(range(3000, 3005)) <= set(pivots.chosen[before:])
 
 
-def test_a_residual_that_rounding_has_made_negative_ends_the_search():
-    """The trace is then below every goal, and a search for an ever smaller one would not end."""
+def test_a_residual_made_negative_by_rounding_ends_the_search():
+    """Otherwise, a search that lowers its goal would never end."""
     pivots = Pivots(covariance_of(poisson(nodes=4, data=10)))
-    pivots.extend(lambda trace, rank: rank >= 5, 5)
+    pivots.extend(goal=0.0, limit=5)
     assert not pivots.exhausted
     pivots.residual[:] = -1e-10
-    pivots.extend(lambda trace, rank: trace <= 1e-300, 20)
+    pivots.extend(goal=1e-300, limit=20)
     assert pivots.exhausted
 
 
@@ -215,7 +215,7 @@ CASES = st.fixed_dictionaries(
 @given(CASES)
 @settings(max_examples=50, deadline=None, derandomize=True)
 def test_the_interval_contains_the_dense_score_or_says_how_wide_it_is(case):
-    """Noise goes down to 1e-6 of the prior variance of each block; so does what an unreached tolerance reports."""
+    """The noise is at least 1e-6 of the prior variance of each block. Errors must carry a valid interval, too."""
     h = case["bandwidth"]
     kernel = ps.Matern(4.5, bandwidth=h) if case["matern"] else ps.RBF(bandwidth=h)
     origin = (0.0, 0.0)
@@ -261,7 +261,7 @@ def test_the_interval_contains_fifty_digits():
     assert contains(score, exact)
 
 
-def test_without_exact_products_the_trace_alone_bounds_the_quadratic_form(monkeypatch):
+def test_without_products_the_trace_bounds_the_quadratic_form(monkeypatch):
     monkeypatch.setattr(low_rank, "MOST_FOR_PRODUCTS", 0)
     at = np.random.default_rng(0).uniform(-1, 1, (300, 2))
     model = ps.Model(ps.RBF(bandwidth=0.8), data=ps.observe(ps.identity, np.sin(3 * at[:, 0]), at=at), gamma=1e-2)
@@ -271,21 +271,21 @@ def test_without_exact_products_the_trace_alone_bounds_the_quadratic_form(monkey
     assert score.upper - score.lower <= 1e-3
 
 
-def test_a_tolerance_out_of_reach_says_what_was_reached():
+def test_the_error_of_a_missed_tolerance_has_the_interval():
     model = poisson(ps.Matern(2.5, bandwidth=0.1), nodes=20)
     with pytest.raises(ps.errors.ToleranceError, match=r"rank of 30 is too small.*Raise rank \(now 30\)") as caught:
         ps.pile(model.replace(solver=ps.solvers.LowRank(rank=30)))
     assert caught.value.lower <= ps.pile(model).value <= caught.value.upper
 
 
-def test_noise_below_rounding_is_said():
+def test_the_error_names_rounding_if_the_noise_is_too_small():
     at = np.linspace(0, 1, 60)
     model = ps.Model(ps.RBF(bandwidth=0.5), data=ps.observe(ps.identity, np.sin(5 * at), at=at), gamma=1e-14)
     with pytest.raises(ps.errors.ToleranceError, match="rounding hides the residual"):
         ps.pile(model.replace(solver=ps.solvers.LowRank(tolerance=1e-3, rank=60)))
 
 
-def test_a_solver_that_is_none_is_refused():
+def test_unknown_solvers_are_refused():
     with pytest.raises(ps.errors.InputError, match="Did you mean 'low_rank'"):
         ps.pile(poisson(nodes=3, data=3).replace(solver="lowrank"))
     with pytest.raises(ps.errors.InputError, match=r"expected one of 'dense', .*'auto'"):
@@ -316,7 +316,7 @@ def test_solutions_are_within_their_bounds():
 
 
 @pytest.mark.parametrize("score", [ps.Score(), ps.Score(profiled=True), ps.Score(given_physics=True)], ids=str)
-def test_gradients_tend_to_the_dense_ones(score):
+def test_gradients_converge_to_the_dense_ones(score):
     for model in (poisson(), with_functionals()):
         _, exact = ps.pile_and_gradient(model, score=score)
         low_rank_model = model.replace(solver=ps.solvers.LowRank(tolerance=1e-7, rank=model.size))
@@ -326,12 +326,12 @@ def test_gradients_tend_to_the_dense_ones(score):
             np.testing.assert_allclose(found[name], exact[name], rtol=2e-4, atol=2e-5, err_msg=name)
 
 
-def test_gradient_is_that_of_the_midpoint(monkeypatch):
-    """Against differences of the midpoint with the pivots held, where the trace is far from nothing."""
+def test_the_gradient_is_the_derivative_of_the_midpoint(monkeypatch):
+    """Finite differences with fixed pivots, for a residual whose trace is not small."""
     model = poisson(ps.RBF(bandwidth=0.5))
     monkeypatch.setattr(low_rank, "MOST_FOR_PRODUCTS", 0)
     pivots = Pivots(covariance_of(model))
-    pivots.extend(lambda trace, rank: False, 70)
+    pivots.extend(goal=0.0, limit=70)
 
     def midpoint(there):
         found = NystromApproximation(covariance_of(there), np.array(pivots.chosen))
@@ -350,7 +350,7 @@ def test_gradient_is_that_of_the_midpoint(monkeypatch):
     np.testing.assert_allclose(slope, (up - down) / (2e-2 * step), rtol=1e-5)
 
 
-def test_posteriors_are_those_of_the_dense_solver():
+def test_posteriors_match_the_dense_solver():
     model = poisson()
     exact, found = ps.posterior(model), ps.posterior(model.replace(solver="low_rank"))
     points = np.random.default_rng(5).uniform(-1, 1, (20, 2))
@@ -393,7 +393,7 @@ def test_data_free_scores_have_bounds():
 # The automatic choice.
 
 
-def test_auto_says_what_it_chose_and_why(monkeypatch):
+def test_auto_states_its_choice_and_the_reason(monkeypatch):
     monkeypatch.setattr("pilescore.solvers.auto.SMALL", 100)
     monkeypatch.setattr(low_rank, "ALWAYS_TRIED_RANK", 10)
     at = np.random.default_rng(0).uniform(-1, 1, (200, 2))
@@ -412,7 +412,7 @@ def test_auto_says_what_it_chose_and_why(monkeypatch):
         assert contains(score, ps.pile(model).value, 1e-9)
 
 
-def test_estimates_are_there_before_any_work():
+def test_memory_and_operations_are_estimated():
     model = poisson()
     n = model.size
     dense = ps.solvers.estimate_cost(model)

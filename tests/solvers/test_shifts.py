@@ -1,4 +1,4 @@
-"""Pencils: the scores of `A + t diag(d)` against plain factorisations and against many digits, honest failures."""
+"""Scores of `A + t diag(d)` against plain factorisations and high precision, and clear failures."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ SHIFTS = 10.0 ** np.arange(-5, 6)
 
 
 def lower(full):
-    """Only the lower triangle: what lies above it must not be read."""
+    """Return only the lower triangle; the upper one must not be read."""
     return np.asfortranarray(np.where(np.tri(len(full), dtype=bool), full, 1e308))
 
 
@@ -96,7 +96,7 @@ def test_the_estimate_of_rounding_bounds_the_true_error(fixed, decades):
     assert (error >= 1e-3 * found.rounding).any()
 
 
-def test_shifts_below_the_rounding_of_the_matrix_are_said_to_have_no_digits():
+def test_shifts_below_rounding_have_an_infinite_error():
     reduced = reduce_shifted(lower(smooth(20, 0, 0.0)[0]), np.ones(20), np.ones(20))
     assert (reduced.scores(10.0 ** np.arange(-18.0, -14.0, 0.1)).rounding > 0.1).all()
     negative = dataclasses.replace(reduced, eigenvalues=np.append(reduced.eigenvalues[1:], -2.0))
@@ -126,7 +126,7 @@ def test_shifts_without_a_positive_definite_covariance_are_nan(fixed):
     assert found.rounding[1] < 1e-10
 
 
-def test_what_is_not_finite_is_not_masked():
+def test_nan_and_infinity_are_not_masked():
     A, d, y = case(8, 2)
     A[np.flatnonzero(d)[3], np.flatnonzero(d)[1]] = np.nan
     found = reduce_shifted(lower(A), d, y).scores(SHIFTS)
