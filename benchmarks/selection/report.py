@@ -48,8 +48,8 @@ def report(results: xr.Dataset, summary: Mapping[str, Any]) -> Report:
         lead=(
             f"The benchmark has {len(summary['cases'])} problems with known solutions, each with "
             f"{_datasets(len(summary['seeds']))}. PILE and other rules choose the hyperparameters without knowing the "
-            "truth. The regret of a choice is the true error of its posterior mean divided by the least error of all "
-            "models that were tried. The best possible regret is 1."
+            "truth. The regret of a choice is the true error of its posterior mean divided by the smallest error of "
+            "all models that were tried. The best possible regret is 1."
         ),
         verdicts=tuple(verdicts),
         sections=(
@@ -87,7 +87,7 @@ def _regrets(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
             f"{PILE} minimises joint PILE by gradient within bounds, over the kernel, γ, ρ and η, from the initial "
             f"values of the model and three other starts. {GIVEN} does the same for PILE of the data given the "
             "physics. The other rules minimise a criterion on a grid within the same bounds, with η = 1, the size of "
-            "all solutions. All choices are among the tried models, so a regret of 1 means that no tried model was "
+            "all solutions. The tried models include all choices, so a regret of 1 means that no tried model was "
             "better. The evidence of the data alone does not depend on ρ, which is then the geometric middle of its "
             "grid. Cross-validation leaves out a fifth of the data at a time and keeps the physics. The training loss "
             "is the sum of the mean squared residuals of data and physics. Errors are relative L² errors of the "
@@ -125,9 +125,9 @@ def _by_case(summary: Mapping[str, Any]) -> Section:
     ]
     return Section(
         "Case by case",
-        ("The least error is the error of the best model that was tried, as the median over seeds.",),
+        ("The smallest error is the error of the best model that was tried, as the median over seeds.",),
         (),
-        (TextTable("Median regrets over seeds.", ("case", "least error", *rules), tuple(rows)),),
+        (TextTable("Median regrets over seeds.", ("case", "smallest error", *rules), tuple(rows)),),
     )
 
 
@@ -151,13 +151,13 @@ def _correlations(summary: Mapping[str, Any]) -> Section:
     return Section(
         "Rank correlations",
         (
-            "Spearman's rank correlation of each criterion with the true error, over all grid points. It is 1 if a "
-            "lower score always means a lower error. It covers the whole grid, including points that no rule would "
-            "choose. The errors are errors of the posterior mean, which cross-validation also measures. Evidence also "
-            "measures the noise model, so it ranks points with a good mean and a wrong γ or ρ lower.",
+            "The table shows Spearman's rank correlation of each criterion with the true error, over all grid points. "
+            "It is 1 if a lower score always means a lower error. It covers the whole grid, including points that no "
+            "rule would choose. The errors are errors of the posterior mean, which cross-validation also measures. "
+            "Evidence also measures the noise model, so it ranks points with a good mean and a wrong γ or ρ lower.",
         ),
         (),
-        (TextTable("Rank correlations over all cases and seeds.", ("criterion", "median", "least"), tuple(rows)),),
+        (TextTable("Rank correlations over all cases and seeds.", ("criterion", "median", "lowest"), tuple(rows)),),
     )
 
 
