@@ -1,4 +1,4 @@
-"""The study of physics-informed networks: its networks, its rank correlations, a tiny run of it, and what it says."""
+"""The study of physics-informed networks: its networks, its rank correlations, a tiny run of it, and its report."""
 
 import copy
 import itertools
@@ -88,11 +88,11 @@ def trained():
     """Four small networks: of two weights and two seeds."""
     of = networks.model(2.0, 40, 6)
     weights, seeds = [1.0, 10.0, 1.0, 1.0], [0, 0, 1, 0]
-    found = networks.train(SMALL, of, 2.0, weights, [0.0, 0.0, 0.0, 0.7], seeds, networks.Training(150))
+    found = networks.train(SMALL, of, 2.0, weights, [0.0, 0.0, 0.0, 0.7], seeds, 150)
     return of, weights, seeds, *found
 
 
-def test_training_reduces_the_loss_that_it_should(trained):
+def test_training_reduces_the_loss(trained):
     of, weights, seeds, rows, history = trained
     points = networks.training_points(of)
     assert rows.dtype == np.float32
@@ -156,7 +156,7 @@ def test_rank_correlations_and_their_intervals():
     found = pinn.rank_correlation(score, error, 40000)
     assert found["value"] == pytest.approx(0.8)
     assert found["interval"] == pytest.approx(np.quantile(every, [0.025, 0.975]), abs=0.02)
-    # What is in one row is drawn together: the same numbers thrice in a row say no more than once.
+    # Rows are resampled as a whole: repeating a number three times in a row adds no information.
     thrice = pinn.rank_correlation(np.repeat(a[:, None], 3, axis=1), np.repeat(b[:, None], 3, axis=1), 300)
     assert thrice["interval"] == pytest.approx(pinn.rank_correlation(a, b, 300)["interval"])
     assert pinn.difference(b, a, b, 300)["value"] == pytest.approx(1 - spearmanr(a, b).statistic)
@@ -202,7 +202,7 @@ def test_a_resumed_study_trains_only_what_is_missing(done):
     assert {path.name for path in done[2].iterdir()} == {"results.nc", "summary.json"}
 
 
-def test_results_and_what_is_said_of_them(done):
+def test_results_and_summary_agree(done):
     summary, results, _, _ = done
     assert results["error"].sizes == {"beta": 1, "network": 4}
     settings = [(4, weight, ramp, 0) for weight in (1, 10) for ramp in (0, 0.7)]
@@ -302,12 +302,12 @@ def test_conclusions_follow_the_numbers(done):
         assert text in said(changed, results)
 
 
-def test_correlations_in_words():
+def test_format_of_correlations():
     given = (0.845, -0.236, -8.7e-4, 1.0, None, math.nan)
     assert [*map(pinn_report.correlation, given)] == ["0.84", "−0.24", "0.00", "1.00", "—", "—"]
 
 
-def test_what_is_expected_of_the_full_study(done):
+def test_checks_of_the_full_study(done):
     numbers = copy.deepcopy(done[0])
     numbers["speeds"] = {"10": numbers["speeds"]["2"], "20": copy.deepcopy(numbers["speeds"]["2"])}
     for beta, value in (("10", 0.85), ("20", 0.79)):

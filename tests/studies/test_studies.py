@@ -50,7 +50,7 @@ def results(directory):
         return opened.load()
 
 
-def test_all_that_is_expected_comes_out(done):
+def test_all_checks_hold(done):
     assert len(done[2]["checks"]) >= 5
     assert [each["what"] for each in done[2]["checks"] if not each["holds"]] == []
 
@@ -94,7 +94,7 @@ def test_every_number_of_the_report_is_in_the_summary(done):
 
 
 @pytest.mark.parametrize("left", [0, 3])
-def test_an_interrupt_ends_a_study_though_the_sweep_was_done(left, tmp_path, monkeypatch):
+def test_an_interrupt_ends_a_study_even_if_the_sweep_is_complete(left, tmp_path, monkeypatch):
     def swept(*_, **__):
         warnings.warn(f"interrupted: {left} of 9 points are pending", UserWarning, stacklevel=2)
 

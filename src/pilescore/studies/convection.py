@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,13 +15,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from scipy.stats import qmc
 
 import pilescore as ps
 
 from .convection_report import PUBLISHED, TRAINING, report
-from .runner import Study, StudyRun, check, seeds_text
+from .runner import Study, StudyRun, check, columns, counted, plane, prefixed
 
 STRIP = ps.Box(t=(0, 1), x=(0, 2 * math.pi))
 DT, DX = ps.partials(STRIP)
@@ -124,7 +125,8 @@ def _far(start: Mapping[str, float], direction: float) -> bool:
 
 def compute(settings: ConvectionSettings, run: StudyRun) -> tuple[xr.Dataset, dict[str, Any]]:
     """Sweep an isotropic kernel, find and sweep an oriented one, and minimise over all hyperparameters."""
-    what = f"{settings.bandwidths} bandwidths, noise 1 and 0.1, {seeds_text(settings.seeds)}"
+    seeds = counted(settings.seeds, "seed")
+    what = f"{settings.bandwidths} bandwidths, noise 1 and 0.1, {seeds}"
     run.say(f"[1/6] isotropic kernel: {what}")
     isotropic = _sweeps("isotropic", ps.RBF(1.0), settings, run)
     run.say(
@@ -147,7 +149,7 @@ def compute(settings: ConvectionSettings, run: StudyRun) -> tuple[xr.Dataset, di
         _minimised(f"generic-{i}", start, 0, settings, run)
         for i, start in enumerate(generic_starts(settings.starts, settings.beta))
     ]
-    run.say(f"[5/6] joint minimisation from the data-free choice, {seeds_text(settings.seeds)}")
+    run.say(f"[5/6] joint minimisation from the data-free choice, {seeds}")
     informed = []
     for seed, bandwidth in enumerate(numbers["anisotropic"]["0.1"]["chosen"]):
         start = {"kernel.theta": direction["theta"], "kernel.s": direction["s"], "kernel.bandwidth": bandwidth}
@@ -158,8 +160,8 @@ def compute(settings: ConvectionSettings, run: StudyRun) -> tuple[xr.Dataset, di
     fits = run.folder.part("fits", lambda: _fits(settings, numbers, oriented))
     results = xr.merge(
         [
-            _renamed(isotropic, "isotropic"),
-            _renamed(anisotropic, "anisotropic"),
+            prefixed(isotropic, "isotropic"),
+            prefixed(anisotropic, "anisotropic"),
             landscapes,
             fits,
             _stacked("generic", "start", generic),
@@ -171,21 +173,22 @@ def compute(settings: ConvectionSettings, run: StudyRun) -> tuple[xr.Dataset, di
 
 def _sweeps(name: str, kernel: ps.Kernel, settings: ConvectionSettings, run: StudyRun) -> xr.Dataset:
     """Return sweeps over the bandwidth, for each noise."""
-    sweeps = []
-    for noise in NOISES:
-        scores = run.sweep(
+    sweeps = [
+        run.sweep(
             f"{name}-{noise:g}",
             lambda seed, noise=noise: model(kernel, noise, seed, settings),
             {"kernel.bandwidth": np.geomspace(0.05, 5.0, settings.bandwidths)},
             seeds=range(settings.seeds),
-            known=ps.KnownSolution(solution(settings.beta), scale=settings.beta**2 * math.pi),
+            known=ps.KnownSolution(solution(settings.beta), scale=_scale(settings)),
         )
-        sweeps.append(scores.drop_vars(["shares", "block"]).rename({"kernel.bandwidth": "bandwidth"}))
+        for noise in NOISES
+    ]
     return xr.concat(sweeps, xr.DataArray(list(NOISES), dims="noise", name="noise"), combine_attrs="drop")
 
 
-def _renamed(scores: xr.Dataset, prefix: str) -> xr.Dataset:
-    return scores.rename({str(name): f"{prefix}_{name}" for name in scores.data_vars})
+def _scale(settings: ConvectionSettings) -> float:
+    """Return `β²∫f_x²`. The truth satisfies the equation, so its residual cannot scale errors in the equation."""
+    return settings.beta**2 * math.pi
 
 
 def _judged(sweeps: xr.Dataset) -> dict[str, Any]:
@@ -198,7 +201,7 @@ def _judged(sweeps: xr.Dataset) -> dict[str, Any]:
         error = scores["R_data_relative_l2"].mean("seed")
         wide = scores["pile"].sel(bandwidth=scores["bandwidth"] >= 0.1)
         judged[f"{noise:g}"] = {
-            "chosen": [float(value) for value in chosen],
+            "chosen": chosen.values.tolist(),
             "mean": float(chosen.mean()),
             "pile": float(there["pile"].mean()),
             "R_data": float(there["R_data"].mean()),
@@ -225,16 +228,16 @@ def _landscapes(settings: ConvectionSettings, run: StudyRun) -> tuple[xr.Dataset
         score = functools.partial(ps.data_free_landscape, model, grid)
         scores = run.folder.part(f"landscape-{name}", score).rename({"kernel.theta": "theta", "kernel.s": "s"})
         numbers[name] = _lowest(scores["value"], beta, equation, run)
-        landscapes.append(scores.rename({str(column): f"landscape_{name}_{column}" for column in scores.data_vars}))
+        landscapes.append(prefixed(scores, f"landscape_{name}"))
     return xr.merge(landscapes), numbers
 
 
 def _lowest(values: xr.DataArray, beta: float, equation: ps.Observation, run: StudyRun) -> dict[str, Any]:
     """Return the minimum of a landscape, its refinement by gradient, and how well the symmetries hold."""
-    i, j = np.unravel_index(int(values.values.argmin()), values.shape)
-    theta, s = float(values["theta"][i]), float(values["s"][j])
+    lowest = values[values.argmin(...)]
+    theta, s = float(lowest["theta"]), float(lowest["s"])
     step = float(values["theta"][1] - values["theta"][0])
-    half = len(values["theta"]) // 2
+    half = len(values["theta"]) // 2  # the angles span a whole turn, both ends included
     shifted = np.abs(values.values[half:] - values.values[: len(values["theta"]) - half]).max() / float(values.max())
     family = run.with_solver(ps.Model(ps.AnisotropicRBF(theta=theta, s=s), physics=equation, rho=1.0))
     there = ps.data_free_pile(family)
@@ -265,24 +268,16 @@ def _minimised(
     """Return the end of a joint minimisation of PILE and its true errors."""
     first = model(ps.AnisotropicRBF(theta=1.0, s=1.0), 0.1, seed, settings)
     minimum = run.minimize(name, first, BOUNDS, start)
-    values = {str(name): float(minimum["end"].sel(parameter=name)) for name in minimum["parameter"].values}
+    values = minimum["end"].to_series().to_dict()
     theta, s = canonical(values["kernel.theta"], values["kernel.s"])
-    on = STRIP.interior(ps.GaussLegendre(30))
-    scale = settings.beta**2 * math.pi
-    errors = ps.accuracy(first.replace(values), solution(settings.beta), on, DT + settings.beta * DX, scale=scale)
+    on, operator = STRIP.interior(ps.GaussLegendre(30)), DT + settings.beta * DX
+    errors = ps.accuracy(first.replace(values), solution(settings.beta), on, operator, scale=_scale(settings))
     assert errors.physics is not None
     return {
-        "start_theta": start["kernel.theta"],
-        "start_s": start["kernel.s"],
-        "start_bandwidth": start["kernel.bandwidth"],
-        "start_gamma": start["gamma"],
-        "start_rho": start["rho"],
+        **{f"start_{name.removeprefix('kernel.')}": start[name] for name in STARTS},
+        **{name.removeprefix("kernel."): values[name] for name in BOUNDS},
         "theta": theta,
         "s": s,
-        "bandwidth": values["kernel.bandwidth"],
-        "gamma": values["gamma"],
-        "rho": values["rho"],
-        "eta": values["eta"],
         "pile": float(minimum["pile"]),
         "rounding": float(minimum["rounding"]),
         "noise_variance": values["gamma"] / 2,
@@ -300,7 +295,7 @@ def _minimised(
 
 def _at_bounds(minimum: xr.Dataset, inverted: bool) -> str:
     """Return the hyperparameters at their bounds. If `canonical` inverted s, its bounds change places."""
-    bounds = {str(name): str(minimum["at_bound"].sel(parameter=name).values) for name in minimum["parameter"].values}
+    bounds = minimum["at_bound"].to_series().to_dict()
     if inverted:
         bounds["kernel.s"] = {"lower": "upper", "upper": "lower", "": ""}[bounds["kernel.s"]]
     return ", ".join(f"{name.removeprefix('kernel.')} {bound}" for name, bound in bounds.items() if bound)
@@ -308,33 +303,30 @@ def _at_bounds(minimum: xr.Dataset, inverted: bool) -> str:
 
 def _stacked(prefix: str, dimension: str, rows: list[dict[str, Any]]) -> xr.Dataset:
     """Return the rows as a dataset; shorter paths are padded with NaN."""
-    longest = max(len(row["path"]) for row in rows)
-    paths = np.array([np.pad(row["path"], (0, longest - len(row["path"])), constant_values=np.nan) for row in rows])
-    columns = {name: [row[name] for row in rows] for name in rows[0] if name not in ("path", "values")}
+    paths = np.array(list(itertools.zip_longest(*(row["path"] for row in rows), fillvalue=np.nan)))
+    numbers = [{name: value for name, value in row.items() if name not in ("path", "values")} for row in rows]
     return xr.Dataset(
-        {f"{prefix}_{name}": (dimension, column) for name, column in columns.items()}
-        | {f"{prefix}_path": ((dimension, f"{prefix}_step"), paths)},
+        columns(numbers, dimension, f"{prefix}_") | {f"{prefix}_path": ((dimension, f"{prefix}_step"), paths.T)},
         {dimension: np.arange(len(rows), dtype=np.int32)},
     )
 
 
 def _joint_numbers(generic: list[dict[str, Any]], informed: list[dict[str, Any]]) -> dict[str, Any]:
-    def plain(row: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in row.items() if name != "path"}
-
-    best = min(generic, key=lambda row: row["pile"])
-    collapsed = [row for row in generic if row["noise_variance"] > 0.25 and row["relative_l2"] > 0.9]
-    rejected = (
-        min(collapsed, key=lambda row: row["pile"]) if collapsed and not any(row is best for row in collapsed) else None
+    generic, informed = (
+        [{name: value for name, value in row.items() if name != "path"} for row in rows] for rows in (generic, informed)
     )
+    best = min(generic, key=lambda row: row["pile"])
+    # The wave has the variance ½: a model that explains it as noise finds about this noise, and an error near one.
+    collapsed = [row for row in generic if row["noise_variance"] > 0.25 and row["relative_l2"] > 0.9]
+    rejected = min(collapsed, key=lambda row: row["pile"]) if collapsed and best not in collapsed else None
     averaged = ("relative_l2", "noise_variance", "off", "pile", "R_data", "R_phys")
     return {
-        "generic": [plain(row) for row in generic],
-        "informed": [plain(row) for row in informed],
-        "best": plain(best),
+        "generic": generic,
+        "informed": informed,
+        "best": best,
         "best_start": generic.index(best),
         "reached": sum(row["off"] < 0.005 and row["relative_l2"] < 0.1 for row in generic),
-        "collapsed": plain(rejected) if rejected else None,
+        "collapsed": rejected,
         "collapsed_starts": len(collapsed),
         "collapsed_gap": rejected["pile"] - best["pile"] if rejected else None,
         "informed_mean": {name: float(np.mean([row[name] for row in informed])) for name in averaged},
@@ -345,7 +337,7 @@ def _joint_numbers(generic: list[dict[str, Any]], informed: list[dict[str, Any]]
 def _fits(settings: ConvectionSettings, numbers: Mapping[str, Any], oriented: ps.Kernel) -> xr.Dataset:
     """Return posterior means of seed 0: the sweeps' choices, the joint minimum and the collapsed minimum."""
     times, places = np.linspace(0, 1, settings.picture), np.linspace(0, 2 * math.pi, settings.picture)
-    points = np.stack(np.meshgrid(times, places, indexing="ij"), axis=-1).reshape(-1, 2)
+    points, shape = plane(times, places), (settings.picture, settings.picture)
     family = ps.AnisotropicRBF(theta=1.0, s=1.0)
     joint = model(family, 0.1, 0, settings)
     chosen = {
@@ -358,9 +350,8 @@ def _fits(settings: ConvectionSettings, numbers: Mapping[str, Any], oriented: ps
     chosen["joint minimum"] = joint.replace(numbers["joint"]["best"]["values"])
     if numbers["joint"]["collapsed"]:
         chosen["collapsed optimum"] = joint.replace(numbers["joint"]["collapsed"]["values"])
-    shape = (settings.picture, settings.picture)
     means = [ps.posterior(model).mean(points).reshape(shape) for model in chosen.values()]
-    truth: Float[np.ndarray, "p p"] = np.sin(points[:, 1] - settings.beta * points[:, 0]).reshape(shape)
+    truth = np.sin(points[:, 1] - settings.beta * points[:, 0]).reshape(shape)
     return xr.Dataset(
         {"fit_mean": (("fit", "t", "x"), np.array(means)), "truth": (("t", "x"), truth)},
         {"fit": list(chosen), "t": times, "x": places},

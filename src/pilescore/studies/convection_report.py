@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from ..reports import Curve, Figure, Lines, Mark, Picture, Report, Section, TextTable, digits
-from .report_parts import checks_section, details, sweep_panel
+from .report_parts import checks_section, details, picture, sweep_panel
 
 PUBLISHED = {20: (0.750, 0.00984), 30: (0.897, 0.0202), 40: (0.961, 0.0533)}
 """Relative L² errors of PINNs by β, for each kind of `TRAINING`: Krishnapriyan et al., NeurIPS 2021."""
@@ -81,8 +81,8 @@ def _problem(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
         "collapsed optimum": "collapsed optimum, noise 0.1",
     }
     fits = [str(fit) for fit in results["fit"].values]
-    panels = [_picture("truth", results["truth"])]
-    panels += [_picture(titles[fit], results["fit_mean"].sel(fit=fit)) for fit in fits]
+    fields = {"truth": results["truth"]} | {titles[fit]: results["fit_mean"].sel(fit=fit) for fit in fits}
+    panels = tuple(picture(title, field, "f", diverging=True, limits=(-1.2, 1.2)) for title, field in fields.items())
     caption = ["Each model is the best of its family by PILE."]
     if is_zero_solution(summary["isotropic"]["1"]):
         caption.append("For the isotropic kernel at noise 1 this is the all-zero solution.")
@@ -97,7 +97,7 @@ def _problem(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
             f"at random points. The equation is imposed at {side} × {side} nodes. There is no boundary or initial "
             "condition.",
         ),
-        (Figure("fits", "The truth and the models (seed 0)", " ".join(caption), tuple(panels), columns=3),),
+        (Figure("fits", "The truth and the models (seed 0)", " ".join(caption), panels, columns=3),),
     )
 
 
@@ -178,18 +178,24 @@ def _landscape(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
     panels = [_landscape_panel(results, of, name) for name, of in landscapes.items()]
     stretch = digits(equation["s"])
     cut = Lines(f"cut at s = {stretch}", "θ", "log det(I + G)", cuts, _characteristics(equation, 0))
-    rows = tuple(
-        (
-            of["beta"],
-            angle(of["arctan_beta"]),
-            angle(of["theta"]),
-            of["distance"],
-            of["step"],
-            of["s"],
-            angle(of["refined"]["theta"]),
-            f"{digits(of['resolution_error'])}, {of['resolution']}",
-        )
-        for of in landscapes.values()
+    figure = Figure(
+        "landscape",
+        "Data-free PILE over rotation and stretch",
+        "Dark is low, and low is good. Diamonds mark the minimum on the grid, and lines the direction of the "
+        "characteristics. The third panel is a cut along the lower edge.",
+        (*panels, cut),
+        columns=3,
+    )
+    rows = []
+    for of in landscapes.values():
+        minimum = (angle(of["theta"]), of["distance"], of["step"], of["s"], angle(of["refined"]["theta"]))
+        error = f"{digits(of['resolution_error'])}, {of['resolution']}"
+        rows.append((of["beta"], angle(of["arctan_beta"]), *minimum, error))
+    table = TextTable(
+        "Minima on the grid, their refinement by gradient within one step, and the change of the minimum under a finer "
+        "quadrature rule.",
+        ("β", "arctan β", "θ*", "distance", "step", "s*", "θ* refined", "resolution error"),
+        tuple(rows),
     )
     at_end = "s is at the lower end of its range: a longer kernel along θ is better. " * (equation["s"] == 0.5)
     return Section(
@@ -207,24 +213,8 @@ def _landscape(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
             "The landscape in the paper that introduced PILE has its minimum near θ = 1.41. That is arctan 2π = "
             f"{angle(landscapes['two_pi']['arctan_beta'])}, the direction for β = 2π. This landscape is also shown.",
         ),
-        (
-            Figure(
-                "landscape",
-                "Data-free PILE over rotation and stretch",
-                "Dark is low, and low is good. Diamonds mark the minimum on the grid, and lines the direction of the "
-                "characteristics. The third panel is a cut along the lower edge.",
-                (*panels, cut),
-                columns=3,
-            ),
-        ),
-        (
-            TextTable(
-                "Minima on the grid, their refinement by gradient within one step, and the change of the minimum under "
-                "a finer quadrature rule.",
-                ("β", "arctan β", "θ*", "distance", "step", "s*", "θ* refined", "resolution error"),
-                rows,
-            ),
-        ),
+        (figure,),
+        (table,),
     )
 
 
@@ -236,22 +226,14 @@ def _characteristics(of: Mapping[str, Any], colour: int) -> tuple[Mark, ...]:
 
 
 def _landscape_panel(results: xr.Dataset, of: Mapping[str, Any], name: str) -> Picture:
-    values = results[f"landscape_{name}_value"]
     opposite = of["theta"] + (math.pi if of["theta"] < 0 else -math.pi)
-    return Picture(
-        f"β = {digits(of['beta'])}",
-        "θ",
-        "s",
-        values["theta"].values,
-        values["s"].values,
-        values.values.T,
-        "log det(I + G)",
-        marks=(
-            Mark("minimum", of["theta"], of["s"], colour=1),
-            Mark("the same kernel, half a turn away", opposite, of["s"], colour=1),
-            *_characteristics(of, 4),
-        ),
+    marks = (
+        Mark("minimum", of["theta"], of["s"], colour=1),
+        Mark("the same kernel, half a turn away", opposite, of["s"], colour=1),
+        *_characteristics(of, 4),
     )
+    values = results[f"landscape_{name}_value"]
+    return picture(f"β = {digits(of['beta'])}", values, "log det(I + G)", ("θ", "s"), marks=marks)
 
 
 def _anisotropic(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
@@ -263,6 +245,11 @@ def _anisotropic(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
             f"With noise 1 the stretch of {digits(refined['s'])} is not enough: PILE again explains everything as "
             f"noise (h = {digits(loud['mean'])}, error {digits(loud['relative_l2'])})."
         )
+    title = "Oriented kernel: errors and PILE against the bandwidth"
+    caption = (
+        f"With noise 0.1, R_data at the choice of PILE is {digits(quiet['R_data'])}. With the isotropic kernel it was "
+        f"{digits(before['R_data'])}."
+    )
     return Section(
         "The same sweep with the oriented kernel",
         (
@@ -272,15 +259,7 @@ def _anisotropic(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
             f"isotropic kernel to {digits(quiet['relative_l2'])}, and R_phys from {digits(before['R_phys'])} to "
             f"{digits(quiet['R_phys'])}. {at_noise_1}",
         ),
-        (
-            Figure(
-                "anisotropic",
-                "Oriented kernel: errors and PILE against the bandwidth",
-                f"With noise 0.1, R_data at the choice of PILE is {digits(quiet['R_data'])}. With the isotropic "
-                f"kernel it was {digits(before['R_data'])}.",
-                _sweep(results, summary, "anisotropic"),
-            ),
-        ),
+        (Figure("anisotropic", title, caption, _sweep(results, summary, "anisotropic")),),
         (_sweep_table(summary, "anisotropic"),),
     )
 
@@ -323,7 +302,13 @@ def _joint(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
     )
     starts = {f"start {i + 1}": row for i, row in enumerate(joint["generic"])}
     starts |= {f"data-free choice, seed {i}": row for i, row in enumerate(joint["informed"])}
-    header = ("start", "initial θ, s, h", "θ", "s", "h", "noise variance", "PILE", "L² error", "at bounds")
+    table = TextTable(
+        "The first and last point of each descent. The best generic start is highlighted. ↓ is the lower bound, ↑ the "
+        "upper bound.",
+        ("start", "initial θ, s, h", "θ", "s", "h", "noise variance", "PILE", "L² error", "at bounds"),
+        tuple((name, *_descent_row(row)) for name, row in starts.items()),
+        strong=joint["best_start"],
+    )
     caption, limits = "Each curve is one start. Lower is better.", None
     if collapsed:
         caption += " Curves end at two levels: the collapsed minimum above and the wave below."
@@ -336,15 +321,7 @@ def _joint(results: xr.Dataset, summary: Mapping[str, Any]) -> Section:
         "All hyperparameters together",
         (generic, second, informed),
         (Figure("descents", "Descents of PILE", caption, panels),),
-        (
-            TextTable(
-                "The first and last point of each descent. The best generic start is highlighted. ↓ is the lower "
-                "bound, ↑ the upper bound.",
-                header,
-                tuple((name, *_descent_row(row)) for name, row in starts.items()),
-                strong=joint["best_start"],
-            ),
-        ),
+        (table,),
     )
 
 
@@ -376,16 +353,14 @@ def _published(summary: Mapping[str, Any]) -> Section:
         for training in TRAINING
         for speed, errors in summary["published"].items()
     ]
-    here = [
-        (summary["isotropic"]["0.1"]["relative_l2"], f"isotropic kernel, β = {beta}, noise 0.1", "here"),
-        (summary["anisotropic"]["0.1"]["relative_l2"], f"oriented kernel, β = {beta}, noise 0.1", "here"),
-        (joint["best"]["relative_l2"], f"joint minimum, best start, β = {beta}, noise 0.1", "here"),
-        (
-            joint["informed_mean"]["relative_l2"],
-            f"joint minimum, data-free start, β = {beta}, noise 0.1",
-            "here, mean over seeds",
-        ),
-    ]
+    own = (
+        (summary["isotropic"]["0.1"], "isotropic kernel", "here"),
+        (summary["anisotropic"]["0.1"], "oriented kernel", "here"),
+        (joint["best"], "joint minimum, best start", "here"),
+        (joint["informed_mean"], "joint minimum, data-free start", "here, mean over seeds"),
+    )
+    here = [(of["relative_l2"], f"{name}, β = {beta}, noise 0.1", source) for of, name, source in own]
+    header, strong = ("relative L² error", "model", "source"), len(published) + 2
     missing = "" if f"{settings['beta']:g}" in summary["published"] else f" None was published for β = {beta}."
     return Section(
         "Published errors of networks",
@@ -396,18 +371,5 @@ def _published(summary: Mapping[str, Any]) -> Section:
             f"condition, but have {settings['data']} noisy values inside. The numbers show how hard the equation is, "
             "not which method is better.",
         ),
-        (),
-        (
-            TextTable(
-                "Relative L² errors.",
-                ("relative L² error", "model", "source"),
-                (*published, *here),
-                strong=len(published) + 2,
-            ),
-        ),
+        tables=(TextTable("Relative L² errors.", header, (*published, *here), strong),),
     )
-
-
-def _picture(title: str, field: xr.DataArray) -> Picture:
-    t, x = field["t"].values, field["x"].values
-    return Picture(title, "t", "x", t, x, field.values.T, "f", diverging=True, limits=(-1.2, 1.2))

@@ -13,10 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from jaxtyping import Float
 from scipy.stats import spearmanr
 from threadpoolctl import threadpool_limits
 
@@ -24,8 +22,8 @@ import pilescore as ps
 
 from ..reports import digits
 from .nonlinear_problems import PROBLEMS, NonlinearProblem
-from .nonlinear_report import report, sets_text
-from .runner import Study, StudyRun, check
+from .nonlinear_report import report
+from .runner import Study, StudyRun, at, check, counted, plane
 
 GOOD_REGRET = 2.0
 """The largest regret of a good choice."""
@@ -59,7 +57,7 @@ def compute(settings: NonlinearSettings, run: StudyRun) -> tuple[xr.Dataset, dic
     for number, problem in enumerate(PROBLEMS, 1):
         inside, side = problem.counts(settings.share)
         around = len(problem.boundary(side))
-        what = f"{settings.values} bandwidths, {sets_text(settings.seeds)} of {inside} + {around} points"
+        what = f"{settings.values} bandwidths, {counted(settings.seeds, 'set')} of {inside} + {around} points"
         run.say(f"[{number}/{len(PROBLEMS)}] {problem.title}: {what}")
         with threadpool_limits(1, "blas"):  # with matrices of this size BLAS threads mostly wait for each other
             scores = _sweep(problem, settings, run)
@@ -81,8 +79,7 @@ def compute(settings: NonlinearSettings, run: StudyRun) -> tuple[xr.Dataset, dic
             **choices,
             "solve": _solve_numbers(fit),
         }
-    numbers = {"problems": problems}
-    return xr.merge(results), numbers | {"checks": _checks(problems)}
+    return xr.merge(results), {"problems": problems, "checks": _checks(problems)}
 
 
 def _sweep(problem: NonlinearProblem, settings: NonlinearSettings, run: StudyRun) -> xr.Dataset:
@@ -96,7 +93,7 @@ def _sweep(problem: NonlinearProblem, settings: NonlinearSettings, run: StudyRun
         score="profiled",
         losses=True,
     )
-    scores = scores[list(COLUMNS)].rename({"kernel.bandwidth": "length"})
+    scores = scores[list(COLUMNS)].rename({"bandwidth": "length"})
     scores = scores.assign_coords(length=scores["length"] * problem.stretch)
     return scores.assign(error=scores["R_data_relative_l2"] * root_mean_square(problem))
 
@@ -104,11 +101,8 @@ def _sweep(problem: NonlinearProblem, settings: NonlinearSettings, run: StudyRun
 def root_mean_square(problem: NonlinearProblem) -> float:
     """Return the root mean square of the solution."""
     nodes = problem.fine
-    return math.sqrt(float(nodes.weights @ _at(problem, nodes.points) ** 2) / float(nodes.weights.sum()))
-
-
-def _at(problem: NonlinearProblem, points: np.ndarray) -> Float[np.ndarray, " n"]:
-    return np.asarray(jax.jit(jax.vmap(problem.truth))(jnp.asarray(points)))
+    truth = at(jax.jit(problem.truth), nodes.points)
+    return math.sqrt(float(nodes.weights @ truth**2) / float(nodes.weights.sum()))
 
 
 def _prefixed(dataset: xr.Dataset, prefix: str) -> xr.Dataset:
@@ -138,13 +132,14 @@ def _choices(scores: xr.Dataset) -> dict[str, Any]:
         row["correlation"] = float(spearmanr(of_set["pile"].values[solved], error.values[solved]).statistic)
         row["failed"] = int((~solved).sum())
         sets.append(row)
+    errors, correlations = [row["PILE"]["error"] for row in sets], [row["correlation"] for row in sets]
     return {
         "sets": sets,
-        "largest_error": max(row["PILE"]["error"] for row in sets),
-        "median_error": float(np.median([row["PILE"]["error"] for row in sets])),
+        "largest_error": max(errors),
+        "median_error": float(np.median(errors)),
         "largest_regret": max(row["PILE"]["regret"] for row in sets),
         "residual_regret": max(row["training residual"]["regret"] for row in sets),
-        "correlation": [min(row["correlation"] for row in sets), max(row["correlation"] for row in sets)],
+        "correlation": [min(correlations), max(correlations)],
         "failed": sum(row["failed"] for row in sets),
     }
 
@@ -155,16 +150,19 @@ def _fit(problem: NonlinearProblem, length: float, settings: NonlinearSettings) 
     sides = [
         np.linspace(a, b, settings.picture) for a, b in zip(problem.region.lower, problem.region.upper, strict=True)
     ]
-    points = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, 2)
+    points = plane(*sides)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ps.errors.PrecisionWarning)  # the sweep stores the rounding error
         solved = ps.solve_nonlinear(model, progress=False)
         score = ps.pile(solved.model, score="profiled")
         posterior = ps.posterior(solved.model)
         mean = posterior.mean(points)
+        # The posterior has the η of the model; the profiled η scales its covariance.
         deviation = math.sqrt(score.eta / float(model.eta)) * posterior.std(points)
         second = solved.second_order
-    truth = _at(problem, points)
+    # Profiled PILE contains the logarithm of the quadratic form, so a gap of this form enters by log(1 + …).
+    gap = math.log1p(solved.gap * float(model.eta) / score.eta)
+    truth = at(jax.jit(problem.truth), points)
     shape = ("across", "up")
     steps = {name: [getattr(step, name) for step in solved.steps] for name in ("level", "objective", "decrement")}
     fields = {"truth": truth, "mean": mean, "deviation": deviation, "miss": np.abs(mean - truth)}
@@ -172,20 +170,16 @@ def _fit(problem: NonlinearProblem, length: float, settings: NonlinearSettings) 
         {name: (shape, field.reshape(settings.picture, settings.picture)) for name, field in fields.items()}
         | {f"step_{name}": ("step", column) for name, column in steps.items()}
         | {"solve_pile": score.value, "solve_eta": score.eta, "solve_second_order": second}
-        | {"solve_gap": math.log1p(solved.gap * float(model.eta) / score.eta)}
-        | {"solve_status": solved.status, "solve_factorisations": np.int32(solved.factorisations)}
+        | {"solve_gap": gap, "solve_status": solved.status}
+        | {"solve_factorisations": np.int32(solved.factorisations)}
         | {"solve_within": float(np.mean(np.abs(mean - truth) <= 2 * deviation))},
         {"across": sides[0], "up": sides[1]},
     )  # fmt: skip
 
 
 def _solve_numbers(fit: xr.Dataset) -> dict[str, Any]:
-    prefix = "solve_"
-    names = [str(name) for name in fit.data_vars if str(name).startswith(prefix)]
-    return {name.removeprefix(prefix): fit[name].item() for name in names} | {
-        "largest_miss": float(fit["miss"].max()),
-        "largest_deviation": float(fit["deviation"].max()),
-    }
+    numbers = {str(name).removeprefix("solve_"): fit[name].item() for name in fit.data_vars if "solve_" in str(name)}
+    return numbers | {"largest_miss": float(fit["miss"].max()), "largest_deviation": float(fit["deviation"].max())}
 
 
 def _checks(problems: Mapping[str, Any]) -> list[dict[str, Any]]:

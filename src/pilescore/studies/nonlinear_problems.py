@@ -193,46 +193,48 @@ def allen_cahn_coefficients(modes: int, times: int) -> Float[np.ndarray, "times 
     return table
 
 
-def _zero(p: Array) -> Array:
-    return jnp.zeros(())
-
-
-def _sine_at_t_0(p: Array) -> Array:
-    return jnp.where(p[0] == 0, -jnp.sin(jnp.pi * p[1]), 0.0)
-
-
 def _problems() -> tuple[NonlinearProblem, ...]:
     along, up = ps.partials(SQUARE)
     dt, dx = ps.partials(STRIP)
     laplacian = ps.laplacian(SQUARE)
+    on_square = functools.partial(
+        NonlinearProblem,
+        conditions="u = 0 on the boundary",
+        region=SQUARE,
+        boundary=around,
+        condition=lambda p: jnp.zeros(()),
+        aspect=1.0,
+        rule=ps.GaussLegendre(40),
+    )
+    on_strip = functools.partial(
+        NonlinearProblem,
+        conditions="u(0, x) = −sin πx, u(t, ±1) = 0",
+        region=STRIP,
+        boundary=from_the_start,
+        condition=lambda p: jnp.where(p[0] == 0, -jnp.sin(jnp.pi * p[1]), 0.0),
+        size=(1000, 66),
+        rule=ps.GaussLegendre((24, 50)),
+    )
     return (
-        NonlinearProblem(
+        on_square(
             name="elliptic",
             title="Elliptic with a cubic term",
             equation="−Δu + u³ = g on the square (0, 1)²",
-            conditions="u = 0 on the boundary",
             reference="exact, with g computed from u = sin πx sin πy + 4 sin 4πx sin 4πy",
-            region=SQUARE,
             operator=ps.Nonlinear(lambda p, u, lap: -lap + u**3, of=(ps.identity, laplacian), name="−Δu + u³"),
             source=cubic_source,
             truth=waves,
-            boundary=around,
-            condition=_zero,
             size=(900, 31),
             noise=(2.2e-5, 1e-7),
-            aspect=1.0,
             lengths=(0.1, 0.4),
-            rule=ps.GaussLegendre(40),
             limit=2e-7,
             known=1.1e-7,
         ),
-        NonlinearProblem(
+        on_strip(
             name="burgers",
             title="Burgers",
             equation=f"u_t + u u_x = {VISCOSITY} u_xx for 0 < t < 1, −1 < x < 1",
-            conditions="u(0, x) = −sin πx, u(t, ±1) = 0",
             reference="the Cole–Hopf transformation, two integrals by Gauss–Hermite quadrature",
-            region=STRIP,
             operator=ps.Nonlinear(
                 lambda p, u, u_t, u_x, u_xx: u_t + u * u_x - VISCOSITY * u_xx,
                 of=(ps.identity, dt, dx, dx**2),
@@ -240,23 +242,17 @@ def _problems() -> tuple[NonlinearProblem, ...]:
             ),
             source=0.0,
             truth=burgers,
-            boundary=from_the_start,
-            condition=_sine_at_t_0,
-            size=(1000, 66),
             noise=(0.1, 1e-3),
             aspect=6.0,
             lengths=(0.025, 0.1),
-            rule=ps.GaussLegendre((24, 50)),
             limit=7e-3,
             known=6.4e-3,
         ),
-        NonlinearProblem(
+        on_square(
             name="eikonal",
             title="Eikonal, regularised",
             equation=f"|∇u|² = 1 + {EPSILON} Δu on the square (0, 1)²",
-            conditions="u = 0 on the boundary",
             reference="exp(−u/ε) solves a linear equation and is an integral of error functions",
-            region=SQUARE,
             operator=ps.Nonlinear(
                 lambda p, u_x, u_y, lap: u_x**2 + u_y**2 - EPSILON * lap,
                 of=(along, up, laplacian),
@@ -264,23 +260,17 @@ def _problems() -> tuple[NonlinearProblem, ...]:
             ),
             source=1.0,
             truth=eikonal,
-            boundary=around,
-            condition=_zero,
             size=(1000, 50),
             noise=(1e-2, 1e-4),
-            aspect=1.0,
             lengths=(0.055, 0.5),
-            rule=ps.GaussLegendre(40),
             limit=1.5e-3,
             known=3.5e-4,
         ),
-        NonlinearProblem(
+        on_strip(
             name="allen_cahn",
             title="Allen–Cahn",
             equation=f"u_t = {DIFFUSIVITY} u_xx + {RATE:g} (u − u³) for 0 < t < 1, −1 < x < 1",
-            conditions="u(0, x) = −sin πx, u(t, ±1) = 0",
             reference="a spectral method with 128 sines and 48 Chebyshev polynomials in time",
-            region=STRIP,
             operator=ps.Nonlinear(
                 lambda p, u, u_t, u_xx: u_t - DIFFUSIVITY * u_xx - RATE * (u - u**3),
                 of=(ps.identity, dt, dx**2),
@@ -288,13 +278,9 @@ def _problems() -> tuple[NonlinearProblem, ...]:
             ),
             source=0.0,
             truth=allen_cahn,
-            boundary=from_the_start,
-            condition=_sine_at_t_0,
-            size=(1000, 66),
             noise=(3e-3, 3e-5),
             aspect=4.0,
             lengths=(0.036, 0.12),
-            rule=ps.GaussLegendre((24, 50)),
         ),
     )
 

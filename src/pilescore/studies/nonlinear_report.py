@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from ..reports import Curve, Figure, Lines, Mark, Picture, Report, Section, TextTable, digits
-from .report_parts import checks_section, details, percent
+from ..reports import Curve, Figure, Lines, Mark, Report, Section, TextTable, digits
+from .report_parts import checks_section, details, limits, percent, picture
+from .runner import counted
 
 CAPTIONS = {
     "elliptic": "The error is largest where the points leave gaps, above all at the corners, and the deviation shows "
@@ -22,6 +23,8 @@ CAPTIONS = {
     "allen_cahn": "The sine grows into two plateaus with a sharp layer between them. Deviation and error are largest "
     "in the layer and at the last times, because nothing is imposed after them.",
 }
+RULES = {"PILE": ("PILE chooses", 7), "least": ("least error", 5), "training residual": ("least residual", 3)}
+"""The label and the colour of each choice."""
 
 
 def report(results: xr.Dataset, summary: Mapping[str, Any]) -> Report:
@@ -43,8 +46,8 @@ def report(results: xr.Dataset, summary: Mapping[str, Any]) -> Report:
         ),
         verdicts=tuple(verdicts),
         sections=(
-            _overview(problems, summary["settings"]),
-            *(_problem(results, name, of, summary["settings"]) for name, of in problems.items()),
+            _overview(problems, summary["settings"]["seeds"]),
+            *(_problem(results, name, of) for name, of in problems.items()),
             _solver(results, problems),
             checks_section(summary),
         ),
@@ -52,13 +55,18 @@ def report(results: xr.Dataset, summary: Mapping[str, Any]) -> Report:
     )
 
 
-def _overview(problems: Mapping[str, Any], settings: Mapping[str, Any]) -> Section:
+def _overview(problems: Mapping[str, Any], seeds: int) -> Section:
     rows = []
     for of in problems.values():
         cells = (of["median_error"], of["largest_error"], of["known"], of["largest_regret"], of["residual_regret"])
         low, high = (digits(value) for value in of["correlation"])
         rows.append((of["title"], *cells, low if low == high else f"{low} to {high}"))
-    header = ("problem", "median error", "largest", "published", "regret of PILE", "of the residual", "correlation")
+    table = TextTable(
+        "All problems. The published errors are from a solver with as many points and a kernel tuned by hand. Regrets "
+        "are the largest over sets of points, and correlations the smallest and largest.",
+        ("problem", "median error", "largest", "published", "regret of PILE", "of the residual", "correlation"),
+        tuple(rows),
+    )
     return Section(
         "Method",
         (
@@ -66,30 +74,17 @@ def _overview(problems: Mapping[str, Any], settings: Mapping[str, Any]) -> Secti
             "boundary, each with small noise. Gauss–Newton finds the most likely u: it linearises the equation, "
             "conditions the process on the linear equation, and repeats from the new u. The last linearised model is "
             "an ordinary model with a posterior and a PILE. This is done for every bandwidth on a grid and for "
-            f"{sets_text(settings['seeds'])} of random points. Profiled PILE chooses one bandwidth for each set.",
+            f"{counted(seeds, 'set')} of random points. Profiled PILE chooses one bandwidth for each set.",
             "The error is the root mean square of û − u over the region. On the unit square it is the L² norm. The "
             "regret is the error with the chosen bandwidth divided by the least error on the grid. For comparison, a "
             "second rule chooses the bandwidth with the least mean squared residual at the training points. The "
             "correlation is the rank correlation of PILE and the error over the grid.",
         ),
-        (),
-        (
-            TextTable(
-                "All problems. The published errors are from a solver with as many points and a kernel tuned by hand. "
-                "Regrets are the largest over sets of points, and correlations the smallest and largest.",
-                header,
-                tuple(rows),
-            ),
-        ),
+        tables=(table,),
     )
 
 
-def sets_text(count: int) -> str:
-    """Return a number of sets as text, such as "5 sets"."""
-    return "1 set" if count == 1 else f"{count} sets"
-
-
-def _problem(results: xr.Dataset, name: str, of: Mapping[str, Any], settings: Mapping[str, Any]) -> Section:
+def _problem(results: xr.Dataset, name: str, of: Mapping[str, Any]) -> Section:
     inside, around = of["points"]
     across, up = of["coordinates"]
     kernel = "The kernel is exp(−|δ|²/2h²)."
@@ -108,7 +103,7 @@ def _problem(results: xr.Dataset, name: str, of: Mapping[str, Any], settings: Ma
             f"{digits(first['least']['error'])}. The training residual chooses {digits(residual['length'])}, with the "
             f"error {digits(residual['error'])}.{_failures(of)}",
         ),
-        (_sweep(results, name, of, settings), _solution(results, name, of)),
+        (_sweep(results, name, of), _solution(results, name, of)),
         (_choices(of),),
     )
 
@@ -121,19 +116,15 @@ def _failures(of: Mapping[str, Any]) -> str:
     return f" {models} of the sweep could not be solved or factored. The reasons are in results.nc."
 
 
-def _sweep(results: xr.Dataset, name: str, of: Mapping[str, Any], settings: Mapping[str, Any]) -> Figure:
+def _sweep(results: xr.Dataset, name: str, of: Mapping[str, Any]) -> Figure:
     error, pile = results[f"{name}_error"], results[f"{name}_pile"]
     length = results[f"{name}_length"].values
-    first = of["sets"][0]
-    marks = (
-        Mark(f"PILE chooses {digits(first['PILE']['length'])}", x=first["PILE"]["length"]),
-        Mark(f"least error {digits(first['least']['length'])}", x=first["least"]["length"], colour=5),
-        Mark(
-            f"least residual {digits(first['training residual']['length'])}",
-            x=first["training residual"]["length"],
-            colour=3,
-        ),
-    )
+    marks = []
+    for rule, (text, colour) in RULES.items():
+        chosen = of["sets"][0][rule]["length"]
+        marks.append(Mark(f"{text} {digits(chosen)}", x=chosen, colour=colour))
+    ratios = (error / error.min(f"{name}_length")).transpose("seed", ...)
+    excesses = (pile - pile.min(f"{name}_length")).transpose("seed", ...)
     label = "length h" if of["aspect"] == 1 else f"length in {of['coordinates'][1]}"
     panels = [
         Lines(
@@ -144,7 +135,7 @@ def _sweep(results: xr.Dataset, name: str, of: Mapping[str, Any], settings: Mapp
                 Curve("error", length, error.sel(seed=0).values, colour=0, style="line and dots"),
                 Curve("PILE", length, pile.sel(seed=0).values, colour=2, axis="right", style="line and dots"),
             ),
-            marks=marks,
+            marks=tuple(marks),
             x_log=True,
             y_log=True,
             right_label="PILE",
@@ -154,14 +145,8 @@ def _sweep(results: xr.Dataset, name: str, of: Mapping[str, Any], settings: Mapp
             x_label="error / least error of the set",
             y_label="PILE − least PILE of the set",
             curves=tuple(
-                Curve(
-                    f"set {seed + 1}",
-                    (error.sel(seed=seed) / error.sel(seed=seed).min()).values,
-                    (pile.sel(seed=seed) - pile.sel(seed=seed).min()).values,
-                    colour=number % 7,
-                    style="dots",
-                )
-                for number, seed in enumerate(results["seed"].values)
+                Curve(f"set {number + 1}", ratio.values, excess.values, colour=number % 7, style="dots")
+                for number, (ratio, excess) in enumerate(zip(ratios, excesses, strict=True))
             ),
             marks=(Mark("twice the least error", x=2.0),),
             x_log=True,
@@ -175,15 +160,15 @@ def _sweep(results: xr.Dataset, name: str, of: Mapping[str, Any], settings: Mapp
 
 
 def _solution(results: xr.Dataset, name: str, of: Mapping[str, Any]) -> Figure:
-    solve = of["solve"]
-    labels = of["coordinates"]
-    truth = results[f"{name}_truth"]
-    limits = (float(truth.min()), float(truth.max()))
-    panels = (
-        _picture("computed solution", results[f"{name}_mean"], labels, "û", limits),
-        _picture("reference solution", truth, labels, "u", limits),
-        _picture("posterior deviation", results[f"{name}_deviation"], labels, "deviation"),
-        _picture("error", results[f"{name}_miss"], labels, "|û − u|"),
+    solve, truth = of["solve"], results[f"{name}_truth"]
+    fields = (
+        ("computed solution", results[f"{name}_mean"], "û", limits(truth)),
+        ("reference solution", truth, "u", limits(truth)),
+        ("posterior deviation", results[f"{name}_deviation"], "deviation", None),
+        ("error", results[f"{name}_miss"], "|û − u|", None),
+    )
+    panels = tuple(
+        picture(title, field, symbol, of["coordinates"], limits=scale) for title, field, symbol, scale in fields
     )
     caption = (
         f"{CAPTIONS[name]} The largest error here is {digits(solve['largest_miss'])}, and the largest deviation "
@@ -193,20 +178,12 @@ def _solution(results: xr.Dataset, name: str, of: Mapping[str, Any]) -> Figure:
     return Figure(f"{name}_solution", f"{of['title']}: the solution (first set of points)", caption, panels)
 
 
-def _picture(
-    title: str, field: xr.DataArray, labels: list[str], symbol: str, limits: tuple[float, float] | None = None
-) -> Picture:
-    across, up = (field[name].values for name in field.dims)
-    return Picture(title, labels[0], labels[1], across, up, np.asarray(field.values).T, symbol, limits=limits)
-
-
 def _choices(of: Mapping[str, Any]) -> TextTable:
     rows = []
     for number, row in enumerate(of["sets"], 1):
-        chosen, least, residual = row["PILE"], row["least"], row["training residual"]
-        cells = (chosen["length"], chosen["error"], least["length"], least["error"], chosen["regret"])
-        rest = (residual["length"], residual["error"], residual["regret"], row["correlation"])
-        rows.append((number, *cells, *rest))
+        chosen, best, residual = ((row[rule]["length"], row[rule]["error"]) for rule in RULES)
+        regrets = (row["PILE"]["regret"], row["training residual"]["regret"])
+        rows.append((number, *chosen, *best, regrets[0], *residual, regrets[1], row["correlation"]))
     header = ("set", "PILE: length", "error", "best: length", "error", "regret", "residual: length", "error", "regret")
     caption = "The choices of PILE and of the training residual, and the best of the grid, for each set of points."
     return TextTable(caption, (*header, "correlation"), tuple(rows))
@@ -215,48 +192,38 @@ def _choices(of: Mapping[str, Any]) -> TextTable:
 def _solver(results: xr.Dataset, problems: Mapping[str, Any]) -> Section:
     curves, rows = [], []
     for number, (name, of) in enumerate(problems.items()):
-        decrement, solve = results[f"{name}_step_decrement"].values, of["solve"]
-        curves.append(
-            Curve(of["title"], np.arange(1, len(decrement) + 1), decrement, colour=number, style="line and dots")
-        )
-        cells = (solve["pile"], solve["gap"], solve["second_order"], solve["eta"])
-        rows.append((of["title"], solve["status"], solve["factorisations"], *cells))
+        decrement = results[f"{name}_step_decrement"].values
+        steps = np.arange(1, len(decrement) + 1)
+        curves.append(Curve(of["title"], steps, decrement, colour=number, style="line and dots"))
+        cells = ("status", "factorisations", "pile", "gap", "second_order", "eta")
+        rows.append((of["title"], *(of["solve"][cell] for cell in cells)))
+    title = "From the zero function to the solution, first set of points"
+    panel = Lines(title, "linearisation", "squared decrement", tuple(curves), y_log=True)
+    figure = Figure(
+        "decrements",
+        "Squared Newton decrements",
+        "Each linearisation costs one factorisation. The decrement rises where the noise is reduced, because the "
+        "solution for the larger noise is no longer the most likely one.",
+        (panel,),
+        columns=1,
+    )
+    table = TextTable(
+        "Results of the solver with the chosen kernel, first set of points. PILE is profiled, and η is its scale.",
+        ("problem", "status", "factorisations", "PILE", "gap", "second order", "η"),
+        tuple(rows),
+    )
     return Section(
         "The solver",
         (
             "The solver starts from the zero function, with the chosen kernel. The noise variance is first 10,000 "
             "times larger, then 100 times larger, then as specified. Half the squared Newton decrement is the "
             "predicted gain of a step: when it is close to zero, the function is the most likely one. If the noise is "
-            "close to the "
-            'rounding error, the decrement cannot fall below the rounding error, and the status is "stagnated".',
+            "close to the rounding error, the decrement cannot fall below the rounding error, and the status is "
+            '"stagnated".',
             "PILE can be computed by Laplace's approximation or from the linearised model. The two agree at the most "
             "likely function, so their gap shows how far from it the solver stopped. The second-order term is the "
             "change of PILE with the exact Hessian instead of the Gauss–Newton Hessian.",
         ),
-        (
-            Figure(
-                "decrements",
-                "Squared Newton decrements",
-                "Each linearisation costs one factorisation. The decrement rises where the noise is reduced, because "
-                "the solution for the larger noise is no longer the most likely one.",
-                (
-                    Lines(
-                        title="From the zero function to the solution, first set of points",
-                        x_label="linearisation",
-                        y_label="squared decrement",
-                        curves=tuple(curves),
-                        y_log=True,
-                    ),
-                ),
-                columns=1,
-            ),
-        ),
-        (
-            TextTable(
-                "Results of the solver with the chosen kernel, first set of points. PILE is profiled, and η is its "
-                "scale.",
-                ("problem", "status", "factorisations", "PILE", "gap", "second order", "η"),
-                tuple(rows),
-            ),
-        ),
+        (figure,),
+        (table,),
     )

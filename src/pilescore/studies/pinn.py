@@ -10,6 +10,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import itertools
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -21,9 +22,9 @@ from scipy.stats import rankdata
 
 import pilescore as ps
 
-from .pinn_networks import Architecture, Training, evaluated, grid, model, network, relative_error, train, unflat
+from .pinn_networks import GRID, Architecture, evaluated, grid, model, network, relative_error, train, unflat
 from .pinn_report import report
-from .runner import Study, StudyRun, check, seeds_text
+from .runner import Study, StudyRun, check, columns, counted
 
 SCORES = ("laplace", "linearised", "tangent", "last_layer", "training_points", "misfit", "training_loss")
 Form = Literal["laplace", "linearised", "tangent"]
@@ -122,9 +123,9 @@ def compute(settings: PinnSettings, run: StudyRun) -> tuple[xr.Dataset, dict[str
     """Train and score networks at every speed. Then score architectures before training, and train them."""
     check_installed()
     count, total = len(settings.networks), 2 * len(settings.betas) + 2
-    tables = []
-    for number, beta in enumerate(settings.betas):
-        tables.append(_at_speed(settings, beta, count, (2 * number + 1, total), run))
+    tables = [
+        _at_speed(settings, beta, count, (2 * number + 1, total), run) for number, beta in enumerate(settings.betas)
+    ]
     results = xr.concat(tables, dim=xr.DataArray(list(settings.betas), dims="beta", name="beta"))
     pictures = [run.folder.part(f"pictures-{beta:g}", functools.partial(_pictures, settings, beta, table, run))
                 for beta, table in zip(settings.betas, tables, strict=True)]  # fmt: skip
@@ -151,14 +152,12 @@ def _at_speed(settings: PinnSettings, beta: float, count: int, step: tuple[int, 
         run.folder.part(f"scores-{beta:g}-{width}", functools.partial(_scored, settings, beta, plain(width), part))
         for width, part in zip(settings.widths, trained, strict=True)
     ]
-    columns = {name: ("network", [each[name] for each in settings.networks]) for name in settings.networks[0]}
-    return xr.concat(tables, dim="network").assign(columns)
+    return xr.concat(tables, dim="network").assign(columns(settings.networks, "network"))
 
 
 def _trained(settings: PinnSettings, beta: float, width: int, run: StudyRun) -> xr.Dataset:
     networks = [each for each in settings.networks if each["width"] == width]
-    weights, ramps, starts = ([each[name] for each in networks] for name in ("weight", "ramp", "seed"))
-    return _parameters(run, f"trained-{beta:g}-{width}", settings, plain(width), beta, weights, ramps, starts)
+    return _parameters(run, f"trained-{beta:g}-{width}", settings, plain(width), beta, networks)
 
 
 def _parameters(
@@ -167,15 +166,14 @@ def _parameters(
     settings: PinnSettings,
     architecture: Architecture,
     beta: float,
-    weights: Sequence[float],
-    ramps: Sequence[float],
-    starts: Sequence[int],
+    networks: Sequence[Mapping[str, Any]],
 ) -> xr.Dataset:
     """Return the parameters of trained networks: read from disk, or trained now."""
 
     def compute() -> xr.Dataset:
         of = model(beta, settings.inside, settings.side)
-        rows, history = train(architecture, of, beta, weights, ramps, starts, Training(settings.steps))
+        weights, ramps, seeds = ([each[name] for each in networks] for name in ("weight", "ramp", "seed"))
+        rows, history = train(architecture, of, beta, weights, ramps, seeds, settings.steps)
         return xr.Dataset({"parameters": (("network", "parameter"), rows), "history": (("network", "chunk"), history)})
 
     return run.folder.part(name, compute)
@@ -186,10 +184,10 @@ def _scored(settings: PinnSettings, beta: float, architecture: Architecture, tra
     rows = [
         {"error": relative_error(architecture, row, beta)} | scores(architecture, row, of)
         if np.isfinite(row).all()
-        else dict.fromkeys(("error", *SCORES), float("nan"))
+        else dict.fromkeys(("error", *SCORES), math.nan)
         for row in trained["parameters"].values
     ]
-    return xr.Dataset({name: ("network", [row[name] for row in rows]) for name in ("error", *SCORES)})
+    return xr.Dataset(columns(rows, "network"))
 
 
 def scores(architecture: Architecture, row: Float[np.ndarray, " P"], of: ps.Model) -> dict[str, float]:
@@ -198,9 +196,8 @@ def scores(architecture: Architecture, row: Float[np.ndarray, " P"], of: ps.Mode
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ps.errors.TrainingPointsWarning)  # the report compares both kinds of points
         fresh, last, training = score(), score(parameters="last layer"), score(points="training")
-    forms: dict[str, float] = {form: fresh.at(form=form).value for form in BEFORE}
     return {
-        **forms,
+        **{form: fresh.at(form=form).value for form in BEFORE},
         "last_layer": last.value,
         "training_points": training.value,
         "misfit": fresh.misfit,
@@ -232,8 +229,6 @@ def _rankings(table: xr.Dataset, settings: PinnSettings) -> dict[str, Any]:
 def _pictures(settings: PinnSettings, beta: float, table: xr.Dataset, run: StudyRun) -> xr.Dataset:
     """Return the solution and the networks with the least PILE, the least training loss and the least error."""
     points, truth = grid(beta)
-    shape = (len(np.unique(points[:, 0])), len(np.unique(points[:, 1])))
-    shown = (slice(None, None, 2), slice(None, None, 2))
     fields = {"solution": truth}
     for name, column in (("by_laplace", "laplace"), ("by_training_loss", "training_loss"), ("by_error", "error")):
         best = int(np.nanargmin(table[column].values))
@@ -241,10 +236,9 @@ def _pictures(settings: PinnSettings, beta: float, table: xr.Dataset, run: Study
         number = best - int(np.argmax(table["width"].values == width))  # networks are stored by width
         row = _trained(settings, beta, width, run)["parameters"].values[number]
         fields[name] = evaluated(plain(width), row, points)
-    return xr.Dataset(
-        {name: (("t", "x"), field.reshape(shape)[shown]) for name, field in fields.items()},
-        {"t": np.unique(points[:, 0])[::2], "x": np.unique(points[:, 1])[::2]},
-    )
+    t, x = (np.unique(along) for along in points.T)
+    pictures = xr.Dataset({name: (("t", "x"), field.reshape(GRID)) for name, field in fields.items()}, {"t": t, "x": x})
+    return pictures.isel(t=slice(None, None, 2), x=slice(None, None, 2))
 
 
 def _architectures(
@@ -252,51 +246,43 @@ def _architectures(
 ) -> xr.Dataset:
     """Return the scores before training and the errors after it, for each architecture and seed."""
     beta, count = settings.architecture_beta, settings.architecture_seeds
-    run.say(f"[{total - 1}/{total}] {len(architectures)} architectures, {seeds_text(count)}: scoring before training")
+    what = f"{len(architectures)} architectures, {counted(count, 'seed')}"
+    run.say(f"[{total - 1}/{total}] {what}: scoring before training")
     before = [
         run.folder.part(f"before-{number}", functools.partial(_before, settings, architecture))
         for number, architecture in enumerate(architectures)
     ]
-    what = f"{len(architectures)} architectures, {seeds_text(count)}: training at β = {beta:g}, {settings.steps} steps"
-    run.say(f"[{total}/{total}] {what}, and scoring")
+    run.say(f"[{total}/{total}] {what}: training at β = {beta:g}, {settings.steps} steps, and scoring")
+    networks = [{"weight": ARCHITECTURE_WEIGHT, "ramp": ARCHITECTURE_RAMP, "seed": seed} for seed in range(count)]
     after = []
     for number, architecture in enumerate(architectures):
-        weights, ramps, starts = [ARCHITECTURE_WEIGHT] * count, [ARCHITECTURE_RAMP] * count, range(count)
-        name = f"architecture-{number}"
-        trained = _parameters(run, name, settings, architecture, beta, weights, ramps, starts)
+        trained = _parameters(run, f"architecture-{number}", settings, architecture, beta, networks)
         after.append(run.folder.part(f"after-{number}", functools.partial(_after, settings, architecture, trained)))
     tables = [first.merge(second) for first, second in zip(before, after, strict=True)]
-    labels = xr.DataArray(
-        [architecture.label for architecture in architectures], dims="architecture", name="architecture"
-    )
-    return xr.concat(tables, dim=labels)
+    labels = [architecture.label for architecture in architectures]
+    return xr.concat(tables, dim=xr.DataArray(labels, dims="architecture", name="architecture"))
 
 
 def _before(settings: PinnSettings, architecture: Architecture) -> xr.Dataset:
     of = model(settings.architecture_beta, settings.inside, settings.side)
-    columns: dict[str, list[float]] = {f"before_{form}": [] for form in BEFORE}
+    rows = []
     for seed in range(settings.architecture_seeds):
         score = ps.network_pile(network(architecture), architecture.initial(seed), of, progress=False)
-        for form in BEFORE:
-            columns[f"before_{form}"].append(score.at(form=form).value)
-    return xr.Dataset(
-        {name: ("start", column) for name, column in columns.items()} | {"size": np.int32(score.parameters)}
-    )
+        rows.append({form: score.at(form=form).value for form in BEFORE})
+    return xr.Dataset(columns(rows, "start", "before_") | {"size": np.int32(score.parameters)})
 
 
 def _after(settings: PinnSettings, architecture: Architecture, trained: xr.Dataset) -> xr.Dataset:
     beta = settings.architecture_beta
     of = model(beta, settings.inside, settings.side)
-    columns: dict[str, list[float]] = {"after_error": [], "after_laplace": [], "after_misfit": []}
+    rows = []
     for row in trained["parameters"].values:
-        error = laplace = misfit = float("nan")
+        rows.append(dict.fromkeys(("error", "laplace", "misfit"), math.nan))
         if np.isfinite(row).all():
-            error = relative_error(architecture, row, beta)
             score = ps.network_pile(network(architecture), unflat(architecture, row), of, progress=False)
-            laplace, misfit = score.value, score.misfit
-        for column, value in zip(columns.values(), (error, laplace, misfit), strict=True):
-            column.append(value)
-    return xr.Dataset({name: ("start", column) for name, column in columns.items()})
+            error = relative_error(architecture, row, beta)
+            rows[-1] = {"error": error, "laplace": score.value, "misfit": score.misfit}
+    return xr.Dataset(columns(rows, "start", "after_"))
 
 
 def _architecture_rankings(scores: xr.Dataset, settings: PinnSettings) -> dict[str, Any]:

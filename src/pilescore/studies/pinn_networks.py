@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,11 +11,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 import pilescore as ps
 
-STRIP = ps.Box(t=(0, 1), x=(0, 2 * math.pi))
+from .convection import DT, DX, STRIP, solution
+from .runner import at, plane
+
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": jnp.tanh, "sin": jnp.sin, "gelu": jax.nn.gelu}
 FEATURES = 16
 """The number of frequencies of Fourier features. Each gives a sine and a cosine."""
@@ -62,9 +64,15 @@ class Architecture:
         """The sizes of all layers, from input to output."""
         return (2 * FEATURES if self.features else 2, *[self.width] * self.depth, 1)
 
-    def initial(self, seed: int) -> Params:
+    @functools.partial(jax.jit, static_argnums=0)
+    def initial(self, seed: Any) -> Params:
         """Return random initial weights in float32, with variance 1/fan-in, and zero biases."""
-        return _initial(self, seed)
+        keys = jax.random.split(jax.random.key(seed), len(self.sizes) - 1)
+        params = []
+        for number, (key, m, n) in enumerate(zip(keys, self.sizes[:-1], self.sizes[1:], strict=True)):
+            size = (1.0 if number else self.first) / math.sqrt(m)
+            params.append((size * jax.random.normal(key, (m, n), jnp.float32), jnp.zeros(n, jnp.float32)))
+        return params
 
 
 def network(architecture: Architecture) -> Callable[[Params, Array], Array]:
@@ -92,40 +100,18 @@ def _function(activation: str, features: float) -> Callable[[Params, Array], Arr
     return apply
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _initial(architecture: Architecture, seed: Any) -> Params:
-    sizes = architecture.sizes
-    keys = jax.random.split(jax.random.key(seed), len(sizes) - 1)
-    params = []
-    for number, (key, m, n) in enumerate(zip(keys, sizes[:-1], sizes[1:], strict=True)):
-        size = (1.0 if number else architecture.first) / math.sqrt(m)
-        params.append((size * jax.random.normal(key, (m, n), jnp.float32), jnp.zeros(n, jnp.float32)))
-    return params
-
-
 def flat(params: Any) -> Float[np.ndarray, "k P"]:
     """Return the stacked parameters of several networks as a matrix with one row per network."""
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
-    return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+    return np.asarray(jax.vmap(lambda each: ravel_pytree(each)[0])(params))
 
 
 def unflat(architecture: Architecture, row: Float[np.ndarray, " P"]) -> Params:
     """Return the parameters of one network from its row of numbers."""
-    remaining, params = np.asarray(row, dtype=np.float32), []
-    for m, n in itertools.pairwise(architecture.sizes):
-        weights, bias, remaining = np.split(remaining, [m * n, m * n + n])
-        params.append((jnp.asarray(weights.reshape(m, n)), jnp.asarray(bias)))
-    return params
-
-
-def solution(beta: float) -> Callable[[Array], Array]:
-    """Return the function `u = sin(x − βt)`, which solves `u_t + β u_x = 0` with `u = sin x` at t = 0."""
-    return lambda p: jnp.sin(p[1] - beta * p[0])
+    return ravel_pytree(architecture.initial(0))[1](jnp.asarray(row, jnp.float32))
 
 
 def model(beta: float, inside: int, side: int) -> ps.Model:
     """Return a model of the equation, the initial values and the periodicity, at the training points of a network."""
-    dt, dx = ps.partials(STRIP)
     left, right = (STRIP.face(x=x)(ps.quadrature.MonteCarlo(side, TRAINING_SEED + 2)) for x in (0, 2 * math.pi))
     start = STRIP.face(t=0)(ps.quadrature.MonteCarlo(side, TRAINING_SEED + 1))
     return ps.Model(
@@ -133,7 +119,7 @@ def model(beta: float, inside: int, side: int) -> ps.Model:
         data=(),
         physics=[
             ps.impose(
-                dt + beta * dx, 0.0, on=STRIP.interior(ps.quadrature.MonteCarlo(inside, TRAINING_SEED)), name="equation"
+                DT + beta * DX, 0.0, on=STRIP.interior(ps.quadrature.MonteCarlo(inside, TRAINING_SEED)), name="equation"
             ),
             ps.dirichlet(lambda p: jnp.sin(p[1]), on=start, name="initial"),
             *ps.periodic(left, right, name="periodic"),
@@ -166,14 +152,6 @@ def loss(
     return jnp.mean(residual**2) + weight * (jnp.mean(initial**2) + jnp.mean(jump**2))
 
 
-@dataclasses.dataclass(frozen=True)
-class Training:
-    """Training options shared by all networks."""
-
-    steps: int
-    rate: float = LEARNING_RATE
-
-
 def train(
     architecture: Architecture,
     of: ps.Model,
@@ -181,7 +159,7 @@ def train(
     weights: Sequence[float],
     ramps: Sequence[float],
     seeds: Sequence[int],
-    training: Training,
+    count: int,
 ) -> tuple[Float[np.ndarray, "k P"], Float[np.ndarray, "k s"]]:
     """Train networks of one architecture side by side, in float32.
 
@@ -192,37 +170,37 @@ def train(
     weights, ramps, seeds
         For each network: the weight of the conditions in the loss; the fraction of the steps during which the speed
         grows from zero to β (zero: the speed is β from the first step); and the seed of the initial parameters.
-    training
-        The number of steps and the learning rate.
+    count
+        The number of steps.
 
     Returns
     -------
     tuple
         The parameters, one row per network, and the losses after every `STEPS_PER_CALL` steps.
     """
-    optimizer, apply = _adam(training), network(architecture)
+    apply = network(architecture)
     params = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *map(architecture.initial, seeds))
-    state = jax.jit(jax.vmap(optimizer.init))(params)
+    state = jax.jit(jax.vmap(_adam(count).init))(params)
     points = tuple(jnp.asarray(group, jnp.float32) for group in training_points(of))
-    columns = tuple(jnp.asarray(column, jnp.float32) for column in (weights, np.multiply(ramps, training.steps)))
+    columns = tuple(jnp.asarray(column, jnp.float32) for column in (weights, np.multiply(ramps, count)))
     history = []
-    for first in range(0, training.steps, STEPS_PER_CALL):
-        steps = jnp.arange(first, min(first + STEPS_PER_CALL, training.steps), dtype=jnp.float32)
-        params, state, losses = _steps(apply, training, params, state, points, jnp.float32(beta), *columns, steps)
+    for first in range(0, count, STEPS_PER_CALL):
+        steps = jnp.arange(first, min(first + STEPS_PER_CALL, count), dtype=jnp.float32)
+        params, state, losses = _steps(apply, count, params, state, points, jnp.float32(beta), *columns, steps)
         history.append(np.asarray(losses))  # waits for the result, so Ctrl-C takes effect here
     return flat(params), np.stack(history, axis=1)
 
 
-def _adam(training: Training) -> Any:
+def _adam(count: int) -> Any:
     import optax  # an optional dependency of this study
 
-    return optax.adam(optax.cosine_decay_schedule(training.rate, training.steps))
+    return optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, count))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _steps(
     apply: Callable[[Params, Array], Array],
-    training: Training,
+    count: int,
     params: Any,
     state: Any,
     points: tuple[Array, ...],
@@ -231,7 +209,7 @@ def _steps(
     ramps: Array,
     steps: Array,
 ) -> tuple[Any, Any, Array]:
-    optimizer = _adam(training)
+    optimizer = _adam(count)
     value_and_gradient = jax.vmap(jax.value_and_grad(functools.partial(loss, apply), argnums=0), (0, None, 0, 0))
 
     def step(carried: tuple[Any, Any], number: Array) -> tuple[tuple[Any, Any], Array]:
@@ -247,9 +225,8 @@ def _steps(
 
 def grid(beta: float) -> tuple[Float[np.ndarray, "n 2"], Float[np.ndarray, " n"]]:
     """Return a fine grid and the solution at its points."""
-    t, x = np.linspace(0, 1, GRID[0]), np.linspace(0, 2 * math.pi, GRID[1], endpoint=False)
-    points = np.stack(np.meshgrid(t, x, indexing="ij"), axis=-1).reshape(-1, 2)
-    return points, np.asarray(jax.vmap(solution(beta))(jnp.asarray(points)))
+    points = plane(np.linspace(0, 1, GRID[0]), np.linspace(0, 2 * math.pi, GRID[1], endpoint=False))
+    return points, at(solution(beta), points)
 
 
 def relative_error(architecture: Architecture, row: Float[np.ndarray, " P"], beta: float) -> float:
@@ -262,7 +239,7 @@ def evaluated(
     architecture: Architecture, row: Float[np.ndarray, " P"], points: Float[np.ndarray, "n 2"]
 ) -> Float[np.ndarray, " n"]:
     """Evaluate a network at points, in float64."""
-    params = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, dtype=float)), unflat(architecture, row))
+    params = jax.tree.map(lambda leaf: leaf.astype(float), unflat(architecture, row))
     return np.asarray(_evaluated(network(architecture), params, jnp.asarray(points)))
 
 

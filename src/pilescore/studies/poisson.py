@@ -8,19 +8,20 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 import pilescore as ps
 
 from .poisson_report import report
-from .runner import Study, StudyRun, check, seeds_text
+from .runner import Study, StudyRun, at, check, columns, counted, plane, prefixed
 
 SQUARE = ps.Box(x=(-1, 1), y=(-1, 1))
 LAPLACIAN = ps.laplacian(SQUARE)
+FINE = SQUARE.interior(ps.GaussLegendre(30))
+"""The nodes at which true errors are computed."""
 NAMES = {"bandwidth": "kernel.bandwidth", "rho": "rho", "gamma": "gamma"}
 RULES = {
     "PILE": "pile",
@@ -77,6 +78,7 @@ def model(bandwidth: float | int, seed: int = 0, side: int = 13) -> ps.Model:
     nodes = SQUARE.interior(ps.quadrature.Chebyshev(side))
     rng = np.random.default_rng(seed)
     values, sources = (at(f, nodes.points) + rng.standard_normal(len(nodes)) for f in (solution, forcing))
+    # The noise variances are γ/2 and ρ/2w, where w is the quadrature weight: both are one.
     return ps.Model(
         kernel=ps.RBF(bandwidth=bandwidth),
         data=ps.observe(ps.identity, values=values, at=nodes.points),
@@ -86,9 +88,11 @@ def model(bandwidth: float | int, seed: int = 0, side: int = 13) -> ps.Model:
     )
 
 
-def at(function: Any, points: Any) -> Float[np.ndarray, " n"]:
-    """Evaluate a function of one point at many points."""
-    return np.asarray(jax.vmap(function)(jnp.asarray(points)))
+def true_errors(model: ps.Model | ps.Posterior) -> dict[str, float]:
+    """Return `R_data` and `R_phys` of a model."""
+    errors = ps.accuracy(model, solution, FINE, LAPLACIAN, operator_truth=forcing)
+    assert errors.physics is not None
+    return dict(zip(ERRORS, (errors.data.value, errors.physics.value), strict=True))
 
 
 def compute(settings: PoissonSettings, run: StudyRun) -> tuple[xr.Dataset, dict[str, Any]]:
@@ -102,42 +106,30 @@ def compute(settings: PoissonSettings, run: StudyRun) -> tuple[xr.Dataset, dict[
     models = [model(0.4, seed, settings.side) for seed in range(settings.seeds)]
     results, sweeps = xr.Dataset(), {}
     for number, (short, grid) in enumerate(grids.items(), 1):
-        run.say(f"[{number}/5] sweep over {short}: {len(grid)} values, {seeds_text(settings.seeds)}")
+        run.say(f"[{number}/5] sweep over {short}: {len(grid)} values, {counted(settings.seeds, 'seed')}")
         scores = _sweep(run, short, grid, models)
-        chosen = {rule: _chosen(scores[column], short) for rule, column in RULES.items()}
+        chosen = {rule: scores[column].idxmin(short).values.tolist() for rule, column in RULES.items()}
         sweeps[short] = _judged(scores, short, chosen)
-        models = [m.replace({NAMES[short]: float(h)}) for m, h in zip(models, chosen["PILE"], strict=True)]
-        results = results.merge(scores.drop_vars(["shares", "block"]).rename(_prefixed(scores, short)))
-    run.say(f"[4/5] joint minimisation over bandwidth, gamma, rho and eta, {seeds_text(settings.seeds)}")
+        models = [m.replace({NAMES[short]: value}) for m, value in zip(models, chosen["PILE"], strict=True)]
+        results = results.merge(prefixed(scores, short))
+    run.say(f"[4/5] joint minimisation over bandwidth, gamma, rho and eta, {counted(settings.seeds, 'seed')}")
     joint = _joint(settings, run, weight)
     run.say("[5/5] fits")
     fits = run.folder.part("fits", lambda: _fits(settings, sweeps["bandwidth"]["PILE"]["chosen"][0]))
     results = results.merge(joint).merge(fits)
-    numbers: dict[str, Any] = {"sweeps": sweeps, "joint": _joint_numbers(joint)}
-    numbers["fits"] = _fit_numbers(fits)
+    numbers = {"sweeps": sweeps, "joint": _joint_numbers(joint), "fits": _fit_numbers(fits)}
     return results, numbers | {"true": {"gamma": 2.0, "rho": 2 * weight}, "checks": _checks(numbers)}
 
 
 def _sweep(run: StudyRun, short: str, grid: np.ndarray, models: list[ps.Model]) -> xr.Dataset:
-    fine = SQUARE.interior(ps.GaussLegendre(30))
-    scores = run.sweep(
+    return run.sweep(
         short,
         lambda seed: models[seed],
         {NAMES[short]: grid},
         seeds=range(len(models)),
-        known=ps.KnownSolution(solution, on=fine, operator=LAPLACIAN, operator_truth=forcing),
+        known=ps.KnownSolution(solution, on=FINE, operator=LAPLACIAN, operator_truth=forcing),
         losses=True,
     )
-    return scores if NAMES[short] == short else scores.rename({NAMES[short]: short})
-
-
-def _prefixed(scores: xr.Dataset, short: str) -> dict[str, str]:
-    return {str(name): f"{short}_{name}" for name in scores.data_vars if name != "shares"}
-
-
-def _chosen(score: xr.DataArray, short: str) -> list[float]:
-    """Return the hyperparameter value with the lowest score, for each seed."""
-    return [float(value) for value in score.idxmin(short)]
 
 
 def _judged(scores: xr.Dataset, short: str, chosen: dict[str, list[float]]) -> dict[str, Any]:
@@ -145,7 +137,7 @@ def _judged(scores: xr.Dataset, short: str, chosen: dict[str, list[float]]) -> d
     best = {error: float(scores[error].min(short).mean()) for error in ERRORS}
     judged: dict[str, Any] = {"best in the sweep": best}
     for rule, values in chosen.items():
-        there = scores.sel({short: xr.DataArray(values, dims="seed")})
+        there = scores.sel({short: xr.DataArray(values, dims="seed")})  # each seed at its own choice
         judged[rule] = {
             "chosen": values,
             "mean": float(np.mean(values)),
@@ -158,39 +150,35 @@ def _judged(scores: xr.Dataset, short: str, chosen: dict[str, list[float]]) -> d
 
 
 def _joint(settings: PoissonSettings, run: StudyRun, weight: float) -> xr.Dataset:
-    fine = SQUARE.interior(ps.GaussLegendre(30))
     rows = []
     for seed in range(settings.seeds):
         start = model(1.0, seed, settings.side)
         minimum = run.minimize(f"joint-{seed}", start, BOUNDS, START)
-        values = {str(name): float(minimum["end"].sel(parameter=name)) for name in minimum["parameter"].values}
-        errors = ps.accuracy(start.replace(values), solution, fine, LAPLACIAN, operator_truth=forcing)
-        assert errors.physics is not None
+        values = minimum["end"].to_series().to_dict()
         rows.append(
             {name.removeprefix("kernel."): value for name, value in values.items()}
             | {"noise_variance_f": values["gamma"] / 2, "noise_variance_laplacian": values["rho"] / (2 * weight)}
-            | {"pile": float(minimum["pile"]), "R_data": errors.data.value, "R_phys": errors.physics.value}
+            | {"pile": float(minimum["pile"]), **true_errors(start.replace(values))}
             | {"evaluations": int(minimum["evaluations"])}
         )
-    columns = {f"joint_{name}": ("seed", [row[name] for row in rows]) for name in rows[0]}
-    return xr.Dataset(columns, {"seed": np.arange(settings.seeds, dtype=np.int32)})
+    return xr.Dataset(columns(rows, "seed", "joint_"), {"seed": np.arange(settings.seeds, dtype=np.int32)})
 
 
 def _joint_numbers(joint: xr.Dataset) -> dict[str, Any]:
-    mean = {str(name).removeprefix("joint_"): float(column.mean()) for name, column in joint.items()}
     by_seed = {str(name).removeprefix("joint_"): column.values.tolist() for name, column in joint.items()}
-    return {"mean": mean, "by_seed": by_seed}
+    return {"mean": {name: float(np.mean(values)) for name, values in by_seed.items()}, "by_seed": by_seed}
 
 
 def _fits(settings: PoissonSettings, chosen: float) -> xr.Dataset:
     """Return the posteriors of seed 0 for a bandwidth that is too small, chosen or too large, and the truth."""
     side = np.linspace(-1, 1, settings.picture)
-    points = np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
-    shape = (settings.picture, settings.picture)
+    points, shape = plane(side, side), (settings.picture, settings.picture)
     fits = {"under-smoothed": 0.1, "chosen": chosen, "over-smoothed": 1.5}
     first = model(chosen, 0, settings.side)
     pictures: dict[str, Any] = {"fit_bandwidth": ("fit", list(fits.values()))}
     posteriors = [ps.posterior(first.replace({"kernel.bandwidth": bandwidth})) for bandwidth in fits.values()]
+    nodes = first.data[0].points
+    ordered = np.lexsort((nodes[:, 1], nodes[:, 0])).reshape(settings.side, settings.side)
     for suffix, operator, exact, block in (
         ("", ps.identity, solution, first.data[0]),
         ("_laplacian", LAPLACIAN, forcing, first.physics[0]),
@@ -204,19 +192,11 @@ def _fits(settings: PoissonSettings, chosen: float) -> xr.Dataset:
             f"fit_mean{suffix}": (("fit", "x", "y"), means.reshape(-1, *shape)),
             f"fit_deviation{suffix}": (("fit", "x", "y"), deviations.reshape(-1, *shape)),
             f"fit_within_two_deviations{suffix}": ("fit", within),
-            f"measured{suffix}": (("node_x", "node_y"), _on_grid(block.points, block.values)),
+            f"measured{suffix}": (("node_x", "node_y"), block.values[ordered]),
         }
-    fine = SQUARE.interior(ps.GaussLegendre(30))
-    risks = [ps.accuracy(post, solution, fine, LAPLACIAN, operator_truth=forcing) for post in posteriors]
-    pictures["fit_R_data"] = ("fit", [risk.data.value for risk in risks])
-    pictures["fit_R_phys"] = ("fit", [risk.physics.value for risk in risks if risk.physics is not None])
-    nodes = np.unique(first.data[0].points[:, 0])
-    return xr.Dataset(pictures, {"x": side, "y": side, "node_x": nodes, "node_y": nodes, "fit": list(fits)})
-
-
-def _on_grid(points: np.ndarray, values: np.ndarray) -> Float[np.ndarray, "n n"]:
-    side = round(len(values) ** 0.5)
-    return np.asarray(values)[np.lexsort((points[:, 1], points[:, 0]))].reshape(side, side)
+    pictures |= columns([true_errors(post) for post in posteriors], "fit", "fit_")
+    along = np.unique(nodes[:, 0])
+    return xr.Dataset(pictures, {"x": side, "y": side, "node_x": along, "node_y": along, "fit": list(fits)})
 
 
 def _fit_numbers(fits: xr.Dataset) -> dict[str, Any]:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from ..reports import Curve, Lines, Mark, Section, TextTable, digits
+from ..reports import Curve, Lines, Mark, Picture, Section, TextTable, digits
 
 
 def percent(fraction: float) -> str:
     """Format a fraction as a percentage."""
     return f"{100 * fraction:.0f}%"
+
+
+def picture(
+    title: str, field: xr.DataArray, symbol: str, labels: Sequence[str] | None = None, **options: Any
+) -> Picture:
+    """Return a panel of a field over its two dimensions, with their names as labels if no others are given."""
+    x_label, y_label = labels or map(str, field.dims)
+    x, y = (field[name].values for name in field.dims)
+    return Picture(title, x_label, y_label, x, y, field.values.T, symbol, **options)
+
+
+def limits(field: xr.DataArray) -> tuple[float, float]:
+    """Return the smallest and the largest value, for colour scales."""
+    return float(field.min()), float(field.max())
 
 
 def sweep_panel(
@@ -29,7 +43,7 @@ def sweep_panel(
         curves=(
             _error_curve("R_data, error in f", scores["R_data"], along, 0),
             _error_curve(f"R_phys, error in {of_physics}", scores["R_phys"], along, 1),
-            _score_curve("PILE", pile, along, 2),
+            Curve("PILE", pile[along].values, *_band(pile), colour=2, axis="right"),
         ),
         marks=marks,
         x_log=True,
@@ -41,23 +55,14 @@ def sweep_panel(
 
 def _error_curve(name: str, errors: xr.DataArray, along: str, colour: int) -> Curve:
     """Return errors on a logarithmic axis: the geometric mean over seeds, ± two deviations of the logarithm."""
-    logs: Any = np.log(errors)
-    mean, band = logs.mean("seed"), 2 * _deviation(logs)
-    return Curve(
-        name, errors[along].values, np.exp(mean).values, np.exp(mean - band).values, np.exp(mean + band).values, colour
-    )
+    return Curve(name, errors[along].values, *map(np.exp, _band(np.log(errors))), colour)
 
 
-def _score_curve(name: str, score: xr.DataArray, along: str, colour: int) -> Curve:
-    """Return a score on the right axis: the mean over seeds, ± two deviations."""
-    mean, band = score.mean("seed"), 2 * _deviation(score)
-    low, high = (mean - band).values, (mean + band).values
-    return Curve(name, score[along].values, mean.values, low, high, colour, axis="right")
-
-
-def _deviation(values: xr.DataArray) -> xr.DataArray:
-    """Return the standard deviation over seeds. With one seed it is zero, not NaN."""
-    return values.std("seed", ddof=min(1, values.sizes["seed"] - 1))
+def _band(values: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the mean over seeds, and the mean ∓ two standard deviations."""
+    # With one seed the unbiased deviation would be NaN; without the correction it is zero.
+    mean, band = values.mean("seed"), 2 * values.std("seed", ddof=min(1, values.sizes["seed"] - 1))
+    return mean.values, (mean - band).values, (mean + band).values
 
 
 def checks_section(summary: Mapping[str, Any]) -> Section:

@@ -1,4 +1,7 @@
-"""Run a case study: compute its parts, write them to disk, and draw the report from the files."""
+"""Run a case study: compute its parts, write them to disk, and draw the report from the files.
+
+The functions at the end are shared by the studies.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,14 @@ import dataclasses
 import importlib.metadata
 import platform
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import xarray as xr
+from jaxtyping import Float
 
 import pilescore as ps
 
@@ -49,17 +55,22 @@ class StudyRun:
     """The solver of sweeps, minimisations and posteriors. None is dense."""
 
     def sweep(self, name: str, model: Any, grid: Mapping[str, Any], **options: Any) -> xr.Dataset:
-        """Return a sweep, stored under a name. An interrupted sweep raises `KeyboardInterrupt`."""
+        """Return a sweep, stored under a name, without the shares of blocks. `kernel.bandwidth` becomes `bandwidth`.
+
+        An interrupted sweep raises `KeyboardInterrupt`.
+        """
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", "interrupted", UserWarning)
                 where = ps.RunOptions(client=self.client, save=self.folder.save(name))
-                return ps.sweep(self.with_solver(model), grid, run=where, **options)
+                scores = ps.sweep(self.with_solver(model), grid, run=where, **options)
         except UserWarning as warning:
             if not str(warning).startswith("interrupted"):
                 raise
             # Even if all points were done: the study must not start its next part after Ctrl-C.
             raise KeyboardInterrupt from None
+        scores = scores.drop_vars(["shares", "block"], errors="ignore")
+        return scores.rename({name: name.removeprefix("kernel.") for name in map(str, scores.dims)})
 
     def with_solver(self, model: Any) -> Any:
         """Set the solver of the study in a model, or in every model that a function returns for a seed."""
@@ -127,6 +138,26 @@ def check(what: str, expected: str, found: Any, holds: Any) -> dict[str, Any]:
     return {"what": what, "expected": expected, "found": found, "holds": bool(holds)}
 
 
-def seeds_text(count: int) -> str:
-    """Return a number of seeds as text, such as "3 seeds"."""
-    return "1 seed" if count == 1 else f"{count} seeds"
+def counted(count: int, thing: str) -> str:
+    """Return a number of things as text, such as "1 seed" or "3 seeds"."""
+    return f"{count} {thing}{'s' * (count != 1)}"
+
+
+def at(function: Callable[[Any], Any], points: Any) -> Float[np.ndarray, " n"]:
+    """Evaluate a function of one point at many points."""
+    return np.asarray(jax.vmap(function)(jnp.asarray(points)))
+
+
+def plane(*sides: np.ndarray) -> Float[np.ndarray, "n 2"]:
+    """Return the points of a rectangular grid; the last coordinate varies fastest."""
+    return np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, len(sides))
+
+
+def columns(rows: Sequence[Mapping[str, Any]], dimension: str, prefix: str = "") -> dict[str, tuple[str, list[Any]]]:
+    """Return the variables of a dataset from rows with equal keys."""
+    return {f"{prefix}{name}": (dimension, [row[name] for row in rows]) for name in rows[0]}
+
+
+def prefixed(dataset: xr.Dataset, prefix: str) -> xr.Dataset:
+    """Add a prefix to the names of all variables, but not to coordinates."""
+    return dataset.rename({str(name): f"{prefix}_{name}" for name in dataset.data_vars})
