@@ -470,7 +470,7 @@ def test_given_jacobians_are_read_in_parts(monkeypatch: pytest.MonkeyPatch, n: i
 @pytest.mark.parametrize("sigma2", [1e-4, 1e-9, 1e-13, 1e-17])
 @pytest.mark.parametrize(("n", "p"), [(12, 30), (30, 12)])
 def test_rounding_of_variances_is_bounded(n: int, p: int, sigma2: float) -> None:
-    """Against fifty digits: the estimate bounds the error, and what has no digit left is said to have none."""
+    """Against fifty digits: the estimate bounds the error, and a warning reports variances without a correct digit."""
     rng = np.random.default_rng(n)
     for J in (rng.standard_normal((n, p)), rng.standard_normal((n, p)) * np.geomspace(1, 1e-4, p)):
         given = {"params": np.ones(p), "eta": 1.0, "sigma2": sigma2}
@@ -513,7 +513,7 @@ def test_prediction(width: int) -> None:
 # ---------------------------------------------------------------- which parameters
 
 
-def test_parameters_that_do_nothing_are_said() -> None:
+def test_notes_name_parameters_without_effect() -> None:
     idle = {**weights(NARROW), "viscosity": np.array(5.0)}
     found = network_pile(mlp, idle, DATA_ONLY, **PLAIN)
     assert any("no row depends on \"params['viscosity']\"" in note for note in found.notes)
@@ -605,7 +605,7 @@ def test_flax_module() -> None:
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
 def test_fewer_digits(kind: str) -> None:
-    """Weights with fewer digits, and their centre, are the same numbers in float64, and this is said."""
+    """Weights of lower precision are promoted to float64, with a note; so is their centre."""
     short = {key: jnp.asarray(value).astype(kind) for key, value in weights(NARROW).items()}
     long = {key: value.astype(float) for key, value in short.items()}
     first, second = (
@@ -707,7 +707,7 @@ def test_fresh_points_are_not_those_of_a_rule_with_the_same_seed(seed: int) -> N
     assert not {tuple(p) for p in drawn[0].points} & {tuple(p) for p in drawn[1].points}
 
 
-def test_points_of_training_are_said() -> None:
+def test_training_points_raise_a_warning() -> None:
     fixed = ps.Model(
         ps.RBF(1.0),
         model().data,
@@ -891,7 +891,7 @@ class Changed:
         return self.factor * p[1] * mlp(params, p)
 
 
-def test_nothing_is_remembered_that_may_change() -> None:
+def test_changed_networks_are_compiled_again() -> None:
     """Also where the change does not show in the values of the first block, here at x = 0."""
     network = Changed()
     held = [ps.observe(ps.identity, 0.0, at=X * [1, 0]), ps.observe(ps.identity, Y, at=X)]
@@ -1033,14 +1033,14 @@ def test_bad_input(case: str) -> None:
         attempt()
 
 
-def test_what_is_not_needed_may_be_left_out() -> None:
+def test_optional_arguments() -> None:
     J, e = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 7.0]]), np.array([1.0, 2.0, 3.0])
     assert from_jacobian(J, e, params=np.ones(2)).form == "laplace"
     assert from_jacobian(J, e, targets=e, form="tangent", eta=1.0, sigma2=1.0).prior == 0
 
 
 def test_single_value() -> None:
-    """With one value the scale is all that can be found: `2F = 1 + log 2π y²`, and that the ratio cannot is said."""
+    """One value determines the scale only: `2F = 1 + log 2π y²`. A note says that the ratio is not determined."""
     one = ps.Model(ps.RBF(1.0), ps.observe(ps.identity, 0.5, at=X[:1]))
     found = network_pile(mlp, weights(NARROW), one, form="tangent")
     assert found.value == pytest.approx(1 + math.log(2 * math.pi * 0.25), rel=1e-10)

@@ -1,4 +1,4 @@
-"""Networks of PyTorch: against the same weights in JAX, and what is refused."""
+"""Networks of PyTorch: against the same weights in JAX, and errors for unsuitable modules."""
 
 import copy
 import subprocess
@@ -208,14 +208,14 @@ def test_chosen_parameters():
         adapter.network_pile(frozen, SMALL, parameters=["0.bias"])
 
 
-def test_parameters_that_do_nothing_are_said():
+def test_notes_name_parameters_without_effect():
     module = plain()
     module.viscosity = nn.Parameter(torch.tensor(5.0))
     assert any("no row depends on 'viscosity'" in note for note in adapter.network_pile(module, SMALL).notes)
 
 
-def test_rows_that_take_more_memory_to_make_are_made_a_few_at_a_time():
-    """Nested forward derivatives hold gradients of all their parts: each order doubles what is in use."""
+def test_rows_of_high_order_are_computed_in_smaller_chunks():
+    """Nested forward derivatives keep gradients of all intermediate values: each order doubles the memory."""
     network = adapter.TorchNetwork(MODULE, POINTS)
     box = ps.Box(t=(0, 1), x=(0, 1))
     dt, dx = ps.partials(box)
@@ -307,7 +307,7 @@ def test_modules_that_cannot_be_scored(module, parts, as_a_user):
         adapter.network_pile(module(), SMALL)
 
 
-def test_numbers_that_are_none_are_named(as_a_user):
+def test_tensors_with_nan_are_named(as_a_user):
     module = plain()
     module[0].weight.data[1, 0] = torch.nan
     module[0].weight.data[2, 1] = torch.inf

@@ -366,7 +366,7 @@ def _result(
 
 
 def _terms(spectrum: Spectrum, eta: float | None, sigma2: float | None, notes: tuple[str, ...]) -> dict[str, Any]:
-    """Return the terms of the evidence at η and σ²; those that are None are chosen to minimise it."""
+    """Return the terms of the evidence at η and σ². None means the value that minimises it."""
     scale, level, remark = spectrum.profiled(eta, sigma2)
     n, ratio = spectrum.size, level / scale
     quadratic = spectrum.quadratic(ratio) / scale / n

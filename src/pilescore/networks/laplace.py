@@ -123,7 +123,7 @@ class Spectrum:
         return float(ratio)
 
     def profiled(self, eta: float | None, sigma2: float | None) -> tuple[float, float, str]:
-        """Return η and σ², with those that are None chosen to minimise the energy, and a remark if a limit was hit."""
+        """Return η and σ², and a remark if a limit was hit. None means the value that minimises the energy."""
         if eta is not None and sigma2 is not None:
             return eta, sigma2, ""
         if not self.quadratic(float(self.eigenvalues[-1])) > 0:

@@ -147,6 +147,7 @@ def relative_noise(model: Model, blocks: Sequence[Observation], scaling: RowScal
                 f"scaling: block {label!r} has no variance under {model.kernel!r}, which cannot scale its rows: use "
                 "ps.networks.ScoringPoints(scaling='model') or another kernel"
             )
+    # Within a block noise variances are inverse to the weights, as in the model; their mean is the prior variance.
     spreads = [1.0 / block.weights for block in blocks]
     return np.concatenate([scale * spread / spread.mean() for scale, spread in zip(scales, spreads, strict=True)])
 
