@@ -122,7 +122,7 @@ def kernel_gradient(
         else:
             # `Rᵀ G R` mixes both triangles, so the symmetry is applied to the weights before, not on the points.
             parts.append(_contracted(kernel, leaves, eta, first, second, _dense_weights(weights, first, second)))
-    return sum(parts)
+    return functools.reduce(np.add, parts)
 
 
 def bilinear_gradient(
@@ -144,7 +144,8 @@ def block_gradient(
 ) -> Float[np.ndarray, " p"]:
     """Return `Σ_ij G_ij ∂[η (L_i ⊗ R_j) k]` for every entry of the kernel arrays with these positions."""
     pairs = itertools.product(left.tiles, right.tiles)
-    return sum(_contracted(kernel, leaves, eta, a, b, weights[a.rows, b.rows]) for a, b in pairs)
+    parts = (_contracted(kernel, leaves, eta, a, b, weights[a.rows, b.rows]) for a, b in pairs)
+    return functools.reduce(np.add, parts)
 
 
 def variance_gradient(
@@ -160,7 +161,7 @@ def variance_gradient(
         spec, padded = (form, tile.indices, tile.indices), tile.to_points(weights[tile.rows])
         sums = _diagonal_tangents(spec, tuple(leaves), arrays, padded, tile.points, tile.table)
         parts.append(eta * np.asarray(sums))
-    return sum(parts)
+    return functools.reduce(np.add, parts)
 
 
 def coefficient_gradient(kernel: Kernel, tangents: Layout, rows: Layout, eta: float, weights: Weights) -> float:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..errors import require, require_float64
+from ..errors import InputError, require_float64
 from ..kernels import Kernel
 from ..parallel import threads
 from .gram import product
@@ -111,7 +111,8 @@ class GridCovariance(KernelCovariance):
     @functools.cached_property
     def _factors(self) -> tuple[Kernel, ...]:
         factors = self.kernel.factors(self.rows.tiles[0].points.shape[0])
-        require(factors is not None, "kernel", self.kernel, "a product of kernels of one coordinate each")
+        if factors is None:
+            raise InputError(f"kernel: expected a product of kernels of one coordinate each; got {self.kernel!r}")
         return factors
 
     @functools.cached_property

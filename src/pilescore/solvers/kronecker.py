@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import equinox as eqx
 import numpy as np
@@ -22,6 +23,7 @@ from ..covariance import (
     Grid,
     KernelCovariance,
     KernelTangent,
+    Layout,
     along,
     axis_matrix,
     entry_tangents,
@@ -251,7 +253,7 @@ class _KroneckerCotangent(Cotangent):
         if isinstance(tangent, KernelTangent):
             return self._kernel(tangent)
         if isinstance(tangent, CoefficientTangent):
-            changes = [self._change(tangent, i) for i in range(len(tangent.layouts))]
+            changes = [self._change(layout) for layout in tangent.layouts]
             constant = [change for change in changes if change is not None]
             if len(constant) == len(changes):
                 return np.array([float(2.0 * self._mixed @ change) for change in constant])
@@ -288,10 +290,10 @@ class _KroneckerCotangent(Cotangent):
                 weights.append(factored.amplitude * both)
         return weights
 
-    def _change(self, tangent: CoefficientTangent, number: int) -> Float[np.ndarray, " N"] | None:
+    def _change(self, layout: Layout) -> Float[np.ndarray, " N"] | None:
         """Return the relative change of each row's coefficient; None if another derivative appears."""
         fit, change = self.factored.fit, np.empty(self.factored.covariance.size)
-        for tile in tangent.layouts[number].tiles:
+        for tile in layout.tiles:
             for alphas, table in zip(tile.indices, np.asarray(tile.table)[:, : tile.size], strict=True):
                 if fit.alpha in alphas:
                     change[tile.rows] = table / fit.coefficient
@@ -317,7 +319,7 @@ class _KroneckerCotangent(Cotangent):
             unit = np.eye(factored.covariance.size, columns.stop - columns.start, -columns.start)
             weights = factored.solve(unit)[0] - np.outer(factored.alpha, factored.alpha[columns] / self.scale)
             parts += [tangent.block(first, second, weights[rows]) for rows, first in factored.covariance.strips()]
-        return sum(parts)
+        return functools.reduce(np.add, parts)
 
 
 def _outer(vectors: list[Float[np.ndarray, " _"]]) -> Float[np.ndarray, "..."]:
@@ -333,7 +335,7 @@ def _tangents(
     numbers, form = split(kernel)
 
     def matrix(changed: list[Array]) -> Array:
-        factor = join(form, changed).factors(len(alpha))[axis]
-        return pairwise(factor, alpha[axis], alpha[axis], nodes, nodes)
+        factors: Any = join(form, changed).factors(len(alpha))
+        return pairwise(factors[axis], alpha[axis], alpha[axis], nodes, nodes)
 
     return list(entry_tangents(matrix, numbers, leaves))

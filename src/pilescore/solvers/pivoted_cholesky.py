@@ -44,6 +44,8 @@ class Pivots:
         self.rng = np.random.default_rng(0)
         self.chosen: list[int] = []
         """Row numbers of the pivots."""
+        self.exhausted = False
+        """Whether rounding hides the remaining residual."""
         self.pool = np.empty(0, dtype=int)
         self.root, self.initial, self.residual = np.empty((3, 0))
         self.factor = np.empty((0, 0))
@@ -100,7 +102,6 @@ class Pivots:
         self.residual = np.concatenate([self.residual, start - np.einsum("ij,ij->i", rows, rows)])
         self.factor = np.asfortranarray(np.concatenate([self.factor, rows]))
         self.exhausted = False
-        """Whether rounding hides the remaining residual."""
 
     def _triangle(self) -> Float[np.ndarray, "r r"]:
         place = {int(row): i for i, row in enumerate(self.pool)}

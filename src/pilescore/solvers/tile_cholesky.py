@@ -214,9 +214,9 @@ class TiledFactored(ExactFactored):
         return self.tasks.send(graph)["source"]
 
     def stages(
-        self, what: str, add: Callable[[TaskGraph, int], None], into: dict[Any, Any], release: Callable[[int], None]
+        self, what: str, add: Callable[[TaskGraph, int], None], into: dict[Any, Any], done: Callable[[int], None]
     ) -> None:
-        """Send stages with enough tasks in flight to keep the workers busy; `release(stage)` frees what it used."""
+        """Send stages with enough tasks in flight to keep the workers busy; call `done(stage)` when one is finished."""
         count = len(self.ranges)
         pending: list[Any] = []
         unfinished: dict[int, list[Any]] = {}
@@ -230,13 +230,13 @@ class TiledFactored(ExactFactored):
                 # A few columns in flight hide the wait for pivot tiles; more would only keep more tiles in memory.
                 at_most = max(len(futures), 4 * self.width) if stage < count - 1 else 0
                 pending = self.tasks.wait([*pending, *futures.values()], at_most, bar.update)
-                for done in [s for s, each in unfinished.items() if all(f.status == "finished" for f in each)]:
-                    del unfinished[done]
-                    release(done)
+                for ended in [s for s, each in unfinished.items() if all(f.status == "finished" for f in each)]:
+                    del unfinished[ended]
+                    done(ended)
 
     def _factor(self) -> None:
-        count, finished = len(self.ranges), [0]
-        self.tasks.reached = lambda: f"{finished[0]} of {count} columns of tiles were factored"
+        count, finished = len(self.ranges), list[int]()
+        self.tasks.reached = lambda: f"{len(finished)} of {count} columns of tiles were factored"
 
         def column(graph: TaskGraph, k: int) -> None:
             for i in range(k, count):
@@ -251,11 +251,8 @@ class TiledFactored(ExactFactored):
                     before = graph.call(name, factor_tile, source, *arguments, wanted=last)
                 self.lower[i, k] = before
 
-        def count_column(_: int) -> None:
-            finished[0] += 1
-
         try:
-            self.stages("tiled Cholesky", column, self.lower, count_column)
+            self.stages("tiled Cholesky", column, self.lower, finished.append)
         except IndefiniteTileError as error:
             raise NotFactorableError(int(error.args[0])) from None
 
