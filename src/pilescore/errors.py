@@ -247,7 +247,7 @@ class ToleranceError(PilescoreError):
 
 
 class ClusterError(PilescoreError):
-    """A cluster has lost its workers, or they cannot unpickle their tasks; the message says how far the work came.
+    """A cluster has lost its workers, or they cannot unpickle their tasks; the message says how much was done.
 
     Examples
     --------
@@ -265,9 +265,9 @@ class ClusterError(PilescoreError):
     ...     ps.sweep(model, {"gamma": [0.1, 1.0]}, run=ps.RunOptions(client=client))
     Traceback (most recent call last):
     ...
-    pilescore.errors.ClusterError: client: the workers of the cluster were lost to this computation: they cannot
-    read the content: FileNotFoundError: [Errno 2] No such file or directory: 'only_here.npy'. ... 0 of 2 points are
-    scored; none of them is saved: run=ps.RunOptions(save=…) saves them
+    pilescore.errors.ClusterError: client: the workers cannot be used: they cannot unpickle the content:
+    FileNotFoundError: [Errno 2] No such file or directory: 'only_here.npy'. ... 0 of 2 points are scored; none of
+    them is saved: run=ps.RunOptions(save=…) saves them
     """
 
 

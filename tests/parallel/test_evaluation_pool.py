@@ -357,7 +357,7 @@ def test_addresses(monkeypatch):
         assert client is None
     monkeypatch.setattr(pools, "CONNECT_SECONDS", 0.2)
     for address in ("nothing://x:1", "tcp://127.0.0.1:9"):
-        with pytest.raises(ps.errors.InputError, match=r"--cluster: expected .*nobody answers"), connect(address):
+        with pytest.raises(ps.errors.InputError, match=r"--cluster: expected .*nothing answers"), connect(address):
             pass
 
 

@@ -226,7 +226,7 @@ def _work(task: _Task, about: _Task, pickled: bytes) -> tuple[str, Any]:
             content = _unpickled(pickled)
     except Exception as error:
         return "unread", (
-            f"they cannot read the content: {type(error).__name__}: {error}. Functions from your own modules must "
+            f"they cannot unpickle the content: {type(error).__name__}: {error}. Functions from your own modules must "
             "exist on the workers: use client.upload_file(...) or cloudpickle.register_pickle_by_value(module)"
         )
     # A worker that runs several tasks at once keeps its cores busy without BLAS threads.
@@ -263,7 +263,7 @@ def cluster_errors(reached: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except WorkersLostError as lost:
-        message = f"client: the workers of the cluster were lost to this computation: {lost}. {reached()}"
+        message = f"client: the workers cannot be used: {lost}. {reached()}"
         raise ClusterError(message) from lost.__cause__
 
 
@@ -344,8 +344,8 @@ def connect(address: str | None) -> Iterator[Any]:
         client = distributed.Client(address, timeout=CONNECT_SECONDS)
     except (OSError, ValueError, TypeError) as error:
         raise InputError(
-            f"--cluster: expected the address of a Dask scheduler such as tcp://host:8786, or local; nobody answers at "
-            f"{address!r} ({error})"
+            f"--cluster: expected the address of a Dask scheduler such as tcp://host:8786, or local; nothing answers "
+            f"at {address!r} ({error})"
         ) from error
     with client:
         with contextlib.suppress(distributed.TimeoutError):
