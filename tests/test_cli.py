@@ -1,4 +1,4 @@
-"""The command line: what it says, how it ends, and that nothing is lost."""
+"""The command line: output, exit codes, and resumed work."""
 
 import json
 import signal
@@ -60,7 +60,7 @@ def whole(tmp_path_factory):
 
 @pytest.mark.study
 @pytest.mark.slow
-def test_json_is_the_summary_and_nothing_else(whole):
+def test_json_output_is_the_summary_only(whole):
     directory, out, err = whole
     assert json.loads(out) == json.loads((directory / "summary.json").read_text())
     assert "[1/5] sweep over bandwidth: 7 values, 2 seeds" in err
@@ -69,7 +69,7 @@ def test_json_is_the_summary_and_nothing_else(whole):
 
 @pytest.mark.study
 @pytest.mark.slow
-def test_a_stopped_study_goes_on_to_the_same_results(whole, tmp_path):
+def test_a_stopped_study_resumes_to_the_same_results(whole, tmp_path):
     directory = tmp_path / "out"
     code, out, err = stopped(directory, signal.SIGINT)
     assert out == ""
@@ -150,7 +150,7 @@ def test_help(capsys):
     assert "0.1.0" in capsys.readouterr().out
 
 
-def test_failures_have_an_exit_code_of_their_own(monkeypatch, tmp_path, capsys):
+def test_failures_have_their_own_exit_code(monkeypatch, tmp_path, capsys):
     def fail(*_):
         raise SaveError("could not write results.nc: No space left on device")
 
@@ -166,7 +166,7 @@ def test_failures_have_an_exit_code_of_their_own(monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     "summary", ['{"settings": {}, "figures": ["fits"]}', "a poem", '{"figures": 3}', '{"settings": 1}']
 )
-def test_overwriting_leaves_other_files_alone(tmp_path, summary):
+def test_overwriting_keeps_other_files(tmp_path, summary):
     known = summary.endswith('["fits"]}')
     for name in ("figures", "parts"):
         (tmp_path / name).mkdir()
@@ -181,7 +181,7 @@ def test_overwriting_leaves_other_files_alone(tmp_path, summary):
     assert [path.read_text() for path in theirs] == ["old"] * 3
 
 
-def test_work_that_was_killed_as_it_began_can_be_begun_again(tmp_path):
+def test_work_killed_at_its_start_can_be_restarted(tmp_path):
     (tmp_path / ".pilescore-parts").mkdir()
     for options in ({}, {"resume": True}):
         with folders.Folder(tmp_path, {"a": 1}, **options).entered() as folder:
@@ -189,13 +189,13 @@ def test_work_that_was_killed_as_it_began_can_be_begun_again(tmp_path):
             assert not (tmp_path / ".pilescore-parts").exists()
 
 
-def test_what_json_does_not_have_becomes_null(tmp_path):
+def test_nan_and_infinity_become_null_in_json(tmp_path):
     with folders.Folder(tmp_path, {}).entered() as folder:
         folder.finish(xr.Dataset(), {"a": [float("nan"), 1.0], "b": {"c": float("inf")}})
     assert json.loads((tmp_path / "summary.json").read_text()) == {"a": [None, 1.0], "b": {"c": None}}
 
 
-def test_the_hint_keeps_the_path(monkeypatch, tmp_path, capsys):
+def test_the_resume_hint_keeps_the_path(monkeypatch, tmp_path, capsys):
     def stop(*_):
         raise KeyboardInterrupt
 
@@ -220,7 +220,7 @@ def test_a_part_is_computed_once(tmp_path):
     assert first.attrs == {}
 
 
-def test_two_cannot_work_in_one_directory(tmp_path):
+def test_only_one_process_works_in_a_directory(tmp_path):
     with folders.Folder(tmp_path, {}).entered():
         second = folders.Folder(tmp_path, {}, resume=True)
         with pytest.raises(InputError, match="another process is working"), second.entered():

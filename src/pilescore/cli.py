@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+# Commands import the rest when they run: JAX takes a second to load, and --help does not need it.
 from .errors import FileError, InputError, PilescoreError, PrecisionWarning, SaveError, require
 from .parallel import connect
 from .storage import FIGURES, REPORT, RESULTS, SUMMARY, Folder, replace

@@ -1,4 +1,4 @@
-"""Columns of text tables and Parquet files: every way of writing them, and every mistake by its place."""
+"""Columns of text tables and Parquet files: accepted formats, and the place of every mistake."""
 
 import csv
 import decimal
@@ -31,7 +31,7 @@ def write_parquet(directory, columns, name="readings.parquet"):
 
 
 def refused(path, columns=("x", "u")):
-    """Everything for which a file is refused, one string for each."""
+    """Return the mistakes for which a file is refused, as strings."""
     with pytest.raises(FileError) as caught:
         read_table(path, columns, file="T")
     assert all(mistake.file == "T" for mistake in caught.value.mistakes)
@@ -67,7 +67,7 @@ def refused(path, columns=("x", "u")):
         ("x,u,_\n1,2,a_b\n3,4,\0", [2, 3]),
     ],
 )
-def test_ways_to_write_a_table(tmp_path, text, lines):
+def test_accepted_table_formats(tmp_path, text, lines):
     columns, found = read_table(write(tmp_path, text), ["x", "u"])
     assert list(columns) == ["x", "u"]
     assert columns["x"].tolist() == [1, 3]
@@ -84,7 +84,7 @@ def test_suffixes_of_text(tmp_path, suffix):
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.floats(allow_nan=False, allow_infinity=False), st.integers()), min_size=1))
-def test_numbers_come_back_to_the_last_bit(tmp_path_factory, rows):
+def test_numbers_are_read_exactly(tmp_path_factory, rows):
     text = io.StringIO()
     csv.writer(text).writerows([("x", "u"), *rows])
     columns, lines = read_table(write(tmp_path_factory.getbasetemp(), text.getvalue()), ["x", "u"])
@@ -114,14 +114,14 @@ def test_numbers_come_back_to_the_last_bit(tmp_path_factory, rows):
         ),
     ],
 )
-def test_cells_that_are_no_numbers(tmp_path, cell, said):
+def test_cells_that_are_not_numbers(tmp_path, cell, said):
     path = write(tmp_path, f"# made\n\nx;u;v\n1;2;3\n\n4;{cell};6\n7;8;9")
     assert refused(path) == [f"T:6: column 'u': {said}"]
     read_table(path, ["x", "v"])
     assert refused(write(tmp_path, f'x\n"{cell}"'), ["x"]) == [f"T:2: column 'x': {said}"]
 
 
-def test_a_long_cell_is_cut(tmp_path):
+def test_a_long_cell_is_shortened_in_messages(tmp_path):
     [said] = refused(write(tmp_path, "x,u\n1," + "a" * 100_000))
     assert len(said) < 200
     assert refused(write(tmp_path, "x,u\n1," + "a" * 200_000))[0].startswith("T:2: found a row that cannot be read")
@@ -142,7 +142,7 @@ def test_rows_of_the_wrong_length(tmp_path):
     ]
 
 
-def test_columns_that_are_not_there(tmp_path):
+def test_missing_columns(tmp_path):
     path = write(tmp_path, "#\nX,temperature,u,u\n1,2,3,4")
     assert refused(path, ["x", "temprature", "U", "u", "q"]) == [
         f"T:2: column {name}"
@@ -186,23 +186,23 @@ def test_columns_that_are_not_there(tmp_path):
         ('"x,u\n1,2\n', 'T:1: found a row that cannot be read; expected "'),
     ],
 )
-def test_files_that_are_no_table(tmp_path, content, said):
+def test_files_that_are_not_tables(tmp_path, content, said):
     [found] = refused(write(tmp_path, content))
     assert found.startswith(said)
 
 
-def test_what_stops_the_reading_is_said_after_the_rest(tmp_path):
+def test_fatal_errors_are_reported_after_other_mistakes(tmp_path):
     assert refused(write(tmp_path, b"x,u\n1,a\n2,\xff\n3,b")) == [
         "T:2: column 'u': found 'a'; expected a finite number",
         "T:3: found bytes that are not text; expected text in UTF-8",
     ]
 
 
-def test_numbers_as_names_of_columns(tmp_path):
+def test_numbers_as_column_names(tmp_path):
     assert read_table(write(tmp_path, "0,1\n2,3"), ["1"])[0]["1"].tolist() == [3]
 
 
-def test_paths_that_are_no_table(tmp_path):
+def test_paths_that_are_not_tables(tmp_path):
     path = write(tmp_path, "x,u\n1,2")
     assert refused(tmp_path / "reading.csv") == ["T: no such file; did you mean 'readings.csv'?"]
     assert refused(tmp_path) == ["T: found a directory; expected a file"]
@@ -214,7 +214,7 @@ def test_paths_that_are_no_table(tmp_path):
         read_table(tmp_path / "none.csv", ["x"])
 
 
-def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
+def test_a_file_without_read_permission(tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
@@ -276,7 +276,7 @@ def test_mistakes_in_parquet(tmp_path):
     ]
 
 
-def test_parquet_with_columns_of_one_name(tmp_path):
+def test_parquet_with_duplicate_columns(tmp_path):
     path = write_parquet(tmp_path, pa.table([[1.0], [2.0], [3.0]], names=["x", "u", "u"]))
     assert refused(path) == ["T: column 'u': found 2 columns of this name; expected one"]
 
@@ -286,7 +286,7 @@ def test_parquet_without_rows(tmp_path):
     assert refused(path, ["x"]) == ["T: found columns but no rows; expected at least one row"]
 
 
-def test_files_that_are_no_parquet(tmp_path):
+def test_files_that_are_not_parquet(tmp_path):
     [said] = refused(write(tmp_path, "x,u\n1,2", "a.parquet"))
     assert said == "T: found a file that is not Parquet; expected Parquet, or a name that ends in .csv for text"
     [said] = refused(write(tmp_path, b"PAR1" + b"\0" * 50, "a.parquet"))

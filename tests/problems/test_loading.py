@@ -1,4 +1,4 @@
-"""Problem files: what they mean, and what is said of bad ones."""
+"""Problem files: the models they describe, and the messages about mistakes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def mistakes(path: Path) -> list[str]:
     return [str(each) for each in caught.value.mistakes]
 
 
-def test_the_model_is_the_one_of_the_python_interface(tmp_path: Path) -> None:
+def test_a_problem_file_gives_the_same_model_as_python(tmp_path: Path) -> None:
     text = GOOD.replace("[[kernel]]", "[temperatures]\nrho = 1e-3\neta = 2.0\n[[kernel]]\nbandwidth = [0.3, 0.4]")
     model = ps.load_problem(write(tmp_path, text)).model
     box = ps.Box(t=(0, 1), x=(0, 1))
@@ -106,7 +106,7 @@ def smooth(p: Any) -> Any:
 
 
 @pytest.mark.parametrize("table", CONDITIONS)
-def test_conditions_are_those_of_the_library(tmp_path: Path, table: str) -> None:
+def test_conditions_match_those_of_the_library(tmp_path: Path, table: str) -> None:
     text = f"[domain]\nt = [0, 2]\nx = [0, 1]\n[temperatures]\nrho = 0.1\n[[condition]]\nnodes = 5\n{table}\n"
     blocks = ps.load_problem(write(tmp_path, text)).model.physics
     box = ps.Box(t=(0, 2), x=(0, 1))
@@ -146,7 +146,7 @@ value = { file = "initial.csv", value = "temperature", columns = { x = "X" } }
     np.testing.assert_allclose(integral.matrix @ (at[:, 1] * at[:, 1] ** 2), 4.0)  # ∫ x·x² over [0, 2]
 
 
-def test_what_is_left_out_is_chosen_in_bounds_that_follow_the_units(tmp_path: Path) -> None:
+def test_default_bounds_scale_with_the_units(tmp_path: Path) -> None:
     problem = ps.load_problem(write(tmp_path))
     (over,) = problem.over.values()
     assert list(over) == ["kernel.bandwidth", "eta", "physics.0.rho"]
@@ -168,7 +168,7 @@ def test_what_is_left_out_is_chosen_in_bounds_that_follow_the_units(tmp_path: Pa
     assert after.fit == pytest.approx(before.fit, rel=1e-6)  # the same problem in other units
 
 
-def test_auto_scores_the_data_given_the_physics_where_a_parameter_is_unknown(tmp_path: Path) -> None:
+def test_auto_score_is_given_physics_with_unknown_parameters(tmp_path: Path) -> None:
     assert ps.load_problem(write(tmp_path, GOOD.replace("value = 0", "value = 1"))).score_name == "joint"
     assert ps.load_problem(write(tmp_path)).score_name == "given_physics"  # all that is imposed is zero
     problem = ps.load_problem(write(tmp_path, GOOD.replace("k = 0.3", "k = { unknown = [0.1, 1.0] }")))
@@ -226,7 +226,7 @@ def test_nonlinear_equations_conditions_and_readings(tmp_path: Path) -> None:
 
 
 def test_sizes_of_nonlinear_equations(tmp_path: Path) -> None:
-    """What is measured by draws is linear where the equation is, follows the units, and says how large u is."""
+    """Sizes estimated from draws are exact for linear equations, scale with the units, and give the size of u."""
 
     def rho(equation: str, scale: float = 1.0) -> tuple[float, float]:
         table = pd.read_csv(write(tmp_path).parent / "readings.csv")
@@ -263,7 +263,7 @@ KERNELS = {
 
 
 @pytest.mark.parametrize("table", KERNELS)
-def test_kernels_are_those_of_the_library(tmp_path: Path, table: str) -> None:
+def test_kernels_match_those_of_the_library(tmp_path: Path, table: str) -> None:
     problem = ps.load_problem(write(tmp_path, GOOD.replace('type = "rbf"', table)))
     a, b = (0.3, 0.8), (0.5, 0.1)
     assert float(problem.model.kernel(a, b)) == pytest.approx(float(KERNELS[table](a, b)), rel=1e-14)
@@ -379,7 +379,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_mistake_is_named_with_its_line(tmp_path: Path, name: str) -> None:
+def test_a_mistake_is_reported_with_its_line(tmp_path: Path, name: str) -> None:
     changes, words = BAD[name]
     text = GOOD
     for old, new in zip(changes[::2], changes[1::2], strict=True):
@@ -492,13 +492,13 @@ def test_more_files(tmp_path: Path, name: str) -> None:
         assert word in found
 
 
-def test_readings_that_contradict_each_other_among_many(tmp_path: Path) -> None:
+def test_contradictory_measurements_among_many(tmp_path: Path) -> None:
     rows = "".join(f"0.5,0.5,{u},{s}\n" for u, s in ((1.0, 0.01), (2.0, 0.01), (0.0, 1000.0), (3.0, 1000.0)))
     path = write(tmp_path, GOOD.replace("readings.csv", "other.csv"), other="t,x,u,sigma\n" + rows)
     assert "1 in other.csv line 2, 2 in other.csv line 3" in mistakes(path)[0]
 
 
-def test_sizes_are_those_of_the_unknown_where_it_is_known(tmp_path: Path) -> None:
+def test_sizes_come_from_measured_values_of_the_unknown(tmp_path: Path) -> None:
     text = '[domain]\nx = [0, 1]\n[[equation]]\nequation = "dxx(u) = -(40*pi)**2*sin(40*pi*x)"\nnodes = 100\n'
     text += '[[condition]]\ntype = "dirichlet"\nface = "x = 0"\nvalue = VALUE\n'
     known, zero = (ps.load_problem(write(tmp_path, text.replace("VALUE", value))) for value in ("1", "0"))
@@ -507,7 +507,7 @@ def test_sizes_are_those_of_the_unknown_where_it_is_known(tmp_path: Path) -> Non
     assert held[1] < 0.05  # the source alone says how large the unknown is, within a factor
 
 
-def test_shared_noise_of_readings_far_from_zero(tmp_path: Path) -> None:
+def test_shared_noise_of_measurements_far_from_zero(tmp_path: Path) -> None:
     rows = "".join(f"0.{i},0.5,{300 + 0.01 * (-1) ** i}\n" for i in range(1, 9))
     path = write(
         tmp_path, GOOD.replace("readings.csv", "kelvin.csv").replace('noise = "sigma"\n', ""), kelvin="t,x,u\n" + rows
@@ -517,7 +517,7 @@ def test_shared_noise_of_readings_far_from_zero(tmp_path: Path) -> None:
     assert high >= 2 * 0.0099**2
 
 
-def test_bounds_of_parts_of_kernels_are_their_own(tmp_path: Path) -> None:
+def test_each_part_of_a_kernel_has_its_own_bounds(tmp_path: Path) -> None:
     table = (
         'type = "product"\nparts = [{ type = "periodic", on = ["x"], period = { unknown = [1, 2] }, bandwidth = 0.7 }, '
         '{ type = "sum", parts = [{ type = "rbf", bandwidth = { unknown = [3, 4] } }, '
@@ -546,7 +546,7 @@ CELLS = {
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_a_bad_cell_is_named_with_its_row_and_column(tmp_path: Path, name: str) -> None:
+def test_a_bad_cell_is_reported_with_its_row_and_column(tmp_path: Path, name: str) -> None:
     old, new, words = CELLS[name]
     path = write(tmp_path, readings=READINGS.replace(old, new))
     found = "\n".join(mistakes(path))
@@ -554,14 +554,14 @@ def test_a_bad_cell_is_named_with_its_row_and_column(tmp_path: Path, name: str) 
         assert word in found
 
 
-def test_noise_free_values_that_contradict_each_other_are_both_said(tmp_path: Path) -> None:
+def test_contradictory_values_and_zero_noise_are_both_reported(tmp_path: Path) -> None:
     text = GOOD.replace('noise = "sigma"', "noise = 0")
     found = mistakes(write(tmp_path, text, readings=READINGS.replace("0.4,0.7,0.3", "0.1,0.2,0.5001")))
     assert any("use a negligible one" in each for each in found)
     assert any("contradict" in each for each in found)
 
 
-def test_all_mistakes_are_said_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_in_file_order(tmp_path: Path) -> None:
     text = (
         GOOD.replace("nodes = 4", "noodes = 4")
         .replace('"x = 1"]', '"x = 2"]')
@@ -578,7 +578,7 @@ def test_all_mistakes_are_said_at_once_in_the_order_of_the_file(tmp_path: Path) 
     assert len(found) == 4
 
 
-def test_values_that_jump_at_a_corner_are_worth_a_note(tmp_path: Path) -> None:
+def test_values_that_jump_at_a_corner_give_a_warning(tmp_path: Path) -> None:
     text = GOOD.replace("[[data]]", '[[condition]]\ntype = "dirichlet"\nface = "t = 0"\nvalue = "1 + x"\n[[data]]')
     problem = ps.load_problem(write(tmp_path, text))
     assert len(problem.warnings) == 2

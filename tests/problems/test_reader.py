@@ -1,4 +1,4 @@
-"""TOML documents: what is refused and how, and the line of every key against a writer that knows it."""
+"""TOML documents: invalid files and their messages, and the line of every key compared with a writer's."""
 
 import os
 import pickle
@@ -20,7 +20,7 @@ def write(directory, content, name="problem.toml"):
 
 
 def refused(path):
-    """The one mistake for which a file is refused."""
+    """Return the only mistake for which a file is refused."""
     with pytest.raises(FileError) as caught:
         read_document(path)
     [mistake] = caught.value.mistakes
@@ -30,7 +30,7 @@ def refused(path):
 
 
 def places(content, place=()):
-    """Every key and entry in a document."""
+    """Yield every key and entry of a document."""
     items = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
     for key, value in items:
         yield (*place, key)
@@ -83,7 +83,7 @@ operators = [["u", "]"],
 '''
 
 
-def test_lines_of_a_document_with_everything_in_it(tmp_path):
+def test_lines_of_a_full_document(tmp_path):
     document = read_document(write(tmp_path, PROBLEM))
     expected = {
         ("title",): 1,
@@ -121,7 +121,7 @@ def test_lines_of_a_document_with_everything_in_it(tmp_path):
     assert document.content == tomllib.loads(PROBLEM)
 
 
-def test_the_line_of_what_is_not_there_is_that_of_its_table(tmp_path):
+def test_a_missing_key_has_the_line_of_its_table(tmp_path):
     document = read_document(write(tmp_path, PROBLEM))
     assert document.line(("equation", 1, "noise")) == 23
     assert document.line(("equation", 1, "nodes", "float")) == 24
@@ -133,13 +133,13 @@ def test_the_line_of_what_is_not_there_is_that_of_its_table(tmp_path):
 @pytest.mark.parametrize("quotes", ['"""', "'''"])
 @pytest.mark.parametrize("inside", ["", "a", "\nx = 1\n", " '' \"\" ", "\n[[a]]\n", "# {"])
 @pytest.mark.parametrize("extra", [0, 1, 2])
-def test_strings_of_several_lines(tmp_path, quotes, inside, extra):
+def test_multiline_strings(tmp_path, quotes, inside, extra):
     text = f"a = {quotes}{inside}{quotes[0] * extra}{quotes}\nb = 1"
     document = read_document(write(tmp_path, text))
     assert document.line(("b",)) == 2 + inside.count("\n")
 
 
-def test_a_backslash_before_quotes_and_ends_of_lines(tmp_path):
+def test_backslashes_before_quotes_and_line_ends(tmp_path):
     text = '"k\\"\\u0065" = "\\\\"\nb = """\\"""\\\n  """\r\nc = \'\\\'\nd = 1'
     document = read_document(write(tmp_path, text))
     assert [document.line((key,)) for key in ('k"e', *"bcd")] == [1, 2, 4, 5]
@@ -261,7 +261,7 @@ def plain(value):
 
 @settings(max_examples=80)
 @given(table=TABLES, random=st.randoms(use_true_random=False))
-def test_lines_agree_with_a_writer(tmp_path_factory, table, random):
+def test_lines_match_those_of_a_toml_writer(tmp_path_factory, table, random):
     writer = Writer(random)
     writer.table(table)
     document = read_document(write(tmp_path_factory.getbasetemp(), writer.text))
@@ -291,7 +291,7 @@ def test_lines_agree_with_a_writer(tmp_path_factory, table, random):
         (b"a\0b", 1, "not valid TOML"),
     ],
 )
-def test_what_is_not_toml(tmp_path, text, line, said):
+def test_invalid_toml(tmp_path, text, line, said):
     mistake = refused(write(tmp_path, text))
     assert mistake.line == line
     with pytest.raises(FileError, match=said):
@@ -299,7 +299,7 @@ def test_what_is_not_toml(tmp_path, text, line, said):
     assert len(str(mistake)) < 400
 
 
-def test_a_number_with_points_is_no_deep_key(tmp_path):
+def test_dots_in_numbers_do_not_count_as_nesting(tmp_path):
     numbers = ", ".join(["1.5"] * 200)
     text = f'a = [{numbers}]\nb = "{"." * 200}" # {"[" * 200}\n'
     assert read_document(write(tmp_path, text)).line(("b",)) == 2
@@ -308,7 +308,7 @@ def test_a_number_with_points_is_no_deep_key(tmp_path):
 @pytest.mark.parametrize(
     "text", ['"\\' * 100_000, '"""' + '\\"' * 100_000, "'''" * 100_001, "'" * 300_001, "a=" * 30_000]
 )
-def test_no_text_takes_forever(tmp_path, text):
+def test_hostile_texts_are_read_quickly(tmp_path, text):
     assert refused(write(tmp_path, text)).line == 1
 
 
@@ -320,14 +320,14 @@ def test_a_large_file_is_not_read(tmp_path):
     assert "expected at most 1 MB" in refused(write(tmp_path, "a = 1 # " + "x" * 999_993)).text
 
 
-def test_a_byte_order_mark_and_an_empty_file_are_fine(tmp_path):
+def test_a_byte_order_mark_and_an_empty_file_are_accepted(tmp_path):
     document = read_document(str(write(tmp_path, b"\xef\xbb\xbfa = 1\r\nb = 2")))
     assert document.content == {"a": 1, "b": 2}
     assert document.line(("b",)) == 2
     assert read_document(write(tmp_path, "")).content == {}
 
 
-def test_paths_that_are_no_file(tmp_path):
+def test_paths_that_are_not_files(tmp_path):
     write(tmp_path, "", "Problem.toml")
     assert refused(tmp_path / "problm.toml").text == "no such file; did you mean 'Problem.toml'?"
     assert refused(tmp_path / "heat.toml").text == "no such file; its directory has 'Problem.toml'"
@@ -344,7 +344,7 @@ def test_paths_that_are_no_file(tmp_path):
     assert "cannot be read" in refused(tmp_path / ("a" * 300)).text
 
 
-def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
+def test_a_file_without_read_permission(tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
@@ -364,7 +364,7 @@ def test_anything_is_read_or_refused(tmp_path_factory, data):
     assert set(document._lines) == set(places(document.content))
 
 
-def test_mistakes_say_where_they_are():
+def test_text_of_a_mistake():
     mistake = Mistake("found 'n/a'; expected a number", "column 'u'", 17, "readings.csv")
     assert str(mistake) == "readings.csv:17: column 'u': found 'n/a'; expected a number"
     assert str(Mistake("found 1; expected 2", line=3)) == "line 3: found 1; expected 2"

@@ -1,4 +1,4 @@
-"""Selections: what is chosen, kept, resumed, loaded back and predicted; and the commands about problem files."""
+"""Selections: choose, store, resume, load and predict; and the commands for problem files."""
 
 import dataclasses
 import itertools
@@ -77,7 +77,7 @@ def selected(tmp_path_factory):
     return place, done
 
 
-def test_it_finds_what_the_library_finds(selected):
+def test_selection_agrees_with_the_library(selected):
     place, _ = selected
     found = ps.load_selection(place / "out")
     problem = ps.load_problem(place / "problem" / "problem.toml")
@@ -93,7 +93,7 @@ def test_it_finds_what_the_library_finds(selected):
     assert abs(found.values["rate"] - 0.7) < 2 * found.standard_errors["rate"]
 
 
-def test_what_it_prints_and_writes(selected):
+def test_output_and_files(selected):
     place, done = selected
     assert "kernel 1 of 2: rbf" in done.stderr
     assert "diagnosing" in done.stderr
@@ -108,7 +108,7 @@ def test_what_it_prints_and_writes(selected):
     assert names == {"report.html", "results.nc", "summary.json", "predictions.csv"} | figures | kept
 
 
-def test_the_diagnosis_is_kept(selected):
+def test_the_diagnosis_is_stored(selected):
     found = ps.load_selection(selected[0] / "out")
     over = {name: bounds for name, bounds in found.problem.over[found.kernel].items() if name != "rate"}
     again = ps.diagnose(found.model, over=over, progress=False, score="given_physics")
@@ -132,7 +132,7 @@ def with_findings(found, *fired):
     return dataclasses.replace(found, summary=found.summary.model_copy(update={"diagnosis": checks}))
 
 
-def test_what_the_report_says_of_the_diagnosis(selected):
+def test_the_diagnosis_in_the_report(selected):
     found = ps.load_selection(selected[0] / "out")
 
     def sections(*fired):
@@ -156,7 +156,7 @@ def test_what_the_report_says_of_the_diagnosis(selected):
     assert by_name["Diagnosis"].tables[1].rows == (("decay", "t = 0.375", "1.5", "0.9", "7"),)
 
 
-def test_predictions_in_a_new_process_are_those_of_this_one(selected, tmp_path):
+def test_predictions_are_the_same_in_a_new_process(selected, tmp_path):
     place, _ = selected
     points = np.linspace(0, 3, 11)[:, None]
     pd.DataFrame(points, columns=["t"]).to_csv(tmp_path / "points.csv", index=False)
@@ -192,7 +192,7 @@ def test_predictions_in_a_new_process_are_those_of_this_one(selected, tmp_path):
     pd.testing.assert_frame_equal(kept, found.predict(), rtol=1e-10)
 
 
-def test_points_outside_the_domain_are_worth_a_warning(selected):
+def test_points_outside_the_domain_give_a_warning(selected):
     found = ps.load_selection(selected[0] / "out")
     with pytest.warns(ps.errors.OutsideDomainWarning, match="1 of 2 points"):
         found.predict([[1.0], [4.0]])
@@ -208,7 +208,7 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_stopped_selection_goes_on_to_the_same_result(selected, tmp_path, number):
+def test_a_stopped_selection_resumes_to_the_same_result(selected, tmp_path, number):
     place, _ = selected
     out = tmp_path / "out"
     command = [sys.executable, "-c", DRIVER, "select", str(place / "problem" / "problem.toml"), "--out", str(out)]
@@ -253,7 +253,7 @@ def test_other_work_is_not_touched(selected, tmp_path):
     (place / "kept.csv").rename(place / "out" / "pilescore-problem" / "deep" / "decay.csv")
 
 
-def test_what_is_fixed_is_only_scored_and_what_fails_is_said(tmp_path, monkeypatch):
+def test_fixed_kernels_are_scored_and_failures_reported(tmp_path, monkeypatch):
     text = TEXT.replace("{ unknown = [0.1, 10.0] }", "0.7").replace("nodes = 10", "nodes = 10\nnoise = 0.01")
     text = text.replace('type = "rbf"', 'type = "rbf"\nbandwidth = 1.0').replace(
         "nu = 2.5", "nu = 2.5\nbandwidth = 1.0"
@@ -283,7 +283,7 @@ def test_what_is_fixed_is_only_scored_and_what_fails_is_said(tmp_path, monkeypat
         ps.select(ps.load_problem(path), tmp_path / "none")
 
 
-def test_parts_are_the_stored_models_and_a_damaged_one_is_computed_again(tmp_path, monkeypatch):
+def test_a_damaged_part_is_computed_again(tmp_path, monkeypatch):
     text = TEXT.replace("{ unknown = [0.1, 10.0] }", "0.7").replace("nodes = 10", "nodes = 10\nnoise = 0.01")
     text = text[: text.index("[[kernel]]")] + '[[kernel]]\ntype = "rbf"\nbandwidth = 1.0\n[temperatures]\neta = 1.0\n'
     problem = ps.load_problem(problem_in(tmp_path / "p", text))
@@ -393,7 +393,7 @@ def test_a_nonlinear_equation_is_solved_and_its_parameter_inferred(grown):
     assert again.pile.value == pytest.approx(grown.summary.pile, abs=1e-3)  # what was not interrupted
 
 
-def test_predictions_by_a_nonlinear_equation(grown):
+def test_predictions_of_a_nonlinear_equation(grown):
     table = grown.predict(None, ["u", "r*u*(1 - u)", "dt(u)", "u**2"])
     t, u = table["t"].to_numpy(), table["u"].to_numpy()
     truth = 1 / (1 + 9 * np.exp(-1.3 * t))
@@ -411,7 +411,7 @@ def test_predictions_by_a_nonlinear_equation(grown):
         grown.predict(None, ["log(u - 2)"])
 
 
-def test_what_is_said_of_a_nonlinear_equation(grown, capsys):
+def test_report_of_a_nonlinear_equation(grown, capsys):
     report = selection_report(grown)
     (section,) = [each for each in report.sections if each.heading == "The nonlinear equations"]
     assert f"converged after {grown.solution.iterations} linearisations" in section.paragraphs[0]
@@ -456,7 +456,7 @@ def test_the_report_in_a_browser(browser, selected):
         assert words in text
 
 
-def test_deviations_hold_the_uncertainty_of_inferred_parameters(selected):
+def test_standard_deviations_include_inferred_parameters(selected):
     found = ps.load_selection(selected[0] / "out")
     points = np.array([[0.5], [2.5]])
     table = found.predict(points, ["u", "rate*u"])
@@ -516,7 +516,7 @@ def test_a_damaged_directory_is_refused(selected, tmp_path, change):
         ps.load_selection(tmp_path / "out")
 
 
-def test_a_summary_cannot_lead_elsewhere(selected, tmp_path, capsys):
+def test_a_summary_cannot_name_files_outside_its_directory(selected, tmp_path, capsys):
     shutil.copytree(selected[0] / "out", tmp_path / "out")
     (tmp_path / "precious").write_text("mine")
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
@@ -535,7 +535,7 @@ def test_a_summary_cannot_lead_elsewhere(selected, tmp_path, capsys):
         assert (tmp_path / "precious").read_text() == "mine"
 
 
-def test_a_short_solution_is_found_and_lonely_starts_are_said(tmp_path):
+def test_a_short_length_is_found_and_a_lone_best_start_gives_a_warning(tmp_path):
     text = """\
 [domain]
 x = [0, 1]
@@ -575,7 +575,7 @@ def outcome(pile=0.0, ends=(0.0, 0.001), **changes):
         ({"ends": (0.0, 0.0, 1.0)}, ""),
     ],
 )
-def test_what_is_worth_a_caution(selected, changes, words):
+def test_warnings_about_a_selection(selected, changes, words):
     problem = ps.load_problem(selected[0] / "problem" / "problem.toml")
     said = list(selection_warnings(problem, outcome(**changes)))
     assert len(said) == bool(words)
@@ -618,7 +618,7 @@ def test_new_check_and_score(tmp_path, capsys):
     assert "does not exist yet" in err
 
 
-def test_mistakes_are_printed_one_a_line(tmp_path, capsys):
+def test_mistakes_are_printed_one_per_line(tmp_path, capsys):
     path = problem_in(tmp_path, TEXT.replace("nodes = 10", "node = 10").replace("dt(u)", "dtt(v)"))
     code, out, err = run(capsys, "select", path, "--out", tmp_path / "out")
     assert code == 2
@@ -639,7 +639,7 @@ def test_mistakes_are_printed_one_a_line(tmp_path, capsys):
         (["report", "nowhere"], "finished selection"),
     ],
 )
-def test_commands_refuse_what_is_not_there(tmp_path, capsys, monkeypatch, arguments, words):
+def test_commands_refuse_missing_files(tmp_path, capsys, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
     code, _, err = run(capsys, *arguments)
     assert code == 2

@@ -1,4 +1,4 @@
-"""Figures as files and on an HTML page: what is written, and how a browser shows it."""
+"""Figures as files and on an HTML page, and the page in a browser."""
 
 import dataclasses
 import json
@@ -120,7 +120,7 @@ def tags(path):
     return Tags(path.read_text(encoding="utf-8"))
 
 
-def test_paper_files_are_whole_and_reproducible(tmp_path):
+def test_png_and_pdf_files_are_complete_and_reproducible(tmp_path):
     figure = dataclasses.replace(SWEEP, panels=(SWEEP.panels[1], PICTURES.panels[0]))
     settings = dict(matplotlib.rcParams)
     first, second = (matplotlib_figures.save(figure, tmp_path / name) for name in ("one", "two"))
@@ -134,7 +134,7 @@ def test_paper_files_are_whole_and_reproducible(tmp_path):
     assert dict(matplotlib.rcParams) == settings
 
 
-def test_paper_shows_marks_and_both_axes():
+def test_matplotlib_figures_show_marks_and_both_axes():
     canvas = matplotlib_figures.draw(SWEEP)
     left, middle, right = canvas.axes
     assert [text.get_text() for text in left.get_legend().get_texts()] == ["mean", "holes", "chosen", "bound", "least"]
@@ -153,7 +153,7 @@ def test_a_table_formats_numbers_and_leaves_text_alone():
     assert table.rows == (("0.10", "12345", "0.0123", "—"), ("x", "3", "2", "—"))
 
 
-def test_a_band_that_reaches_zero_ends_on_a_logarithmic_axis():
+def test_a_band_that_reaches_zero_on_a_logarithmic_axis():
     low, high = matplotlib_figures.band_of(Curve("", [1, 2, 3], [1, 2, 3], [-1, 1, np.nan], [2, 3, 4]), True)
     np.testing.assert_array_equal(low, [1, 1, np.nan])
     np.testing.assert_array_equal(high, [2, 3, 4])
@@ -192,7 +192,7 @@ def test_a_right_axis_over_many_decades_has_powers_of_ten_only():
     assert (right["tickmode"], right["dtick"]) == ("linear", 1)
 
 
-def test_the_page_loads_nothing(tags):
+def test_the_page_loads_no_external_files(tags):
     loads = ("src", "srcset", "href", "action", "data")
     places = [(tag, value) for tag, given in tags.tags for name, value in given.items() if name in loads]
     files = [f"figures/{figure.name}.{kind}" for figure in REPORT.figures for kind in ("png", "pdf")]
@@ -202,7 +202,7 @@ def test_the_page_loads_nothing(tags):
     assert tags.named("html")[0]["lang"] == "en"
 
 
-def test_the_page_says_all_and_escapes_it(path, tags):
+def test_the_page_contains_and_escapes_all_text(path, tags):
     text = path.read_text(encoding="utf-8")
     assert "<script>alert" not in text
     assert "alert('θ')" in tags.words
@@ -215,7 +215,7 @@ def test_the_page_says_all_and_escapes_it(path, tags):
     assert [row.get("class") for row in tags.named("tr")] == [None, None, "strong"]
 
 
-def test_a_page_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
+def test_a_failed_write_keeps_the_old_page(tmp_path, monkeypatch):
     old = tmp_path / "report.html"
     old.write_text("old")
 
@@ -238,7 +238,7 @@ def test_the_page_in_a_wide_window(wide):
     assert wide.tab.title() == HOSTILE
 
 
-def test_hover_tells_values(wide):
+def test_hover_boxes_show_values(wide):
     (curve,) = hover(wide, 0, "mean")
     assert re.fullmatch(r"meanbandwidth β: 0\.3162PILE \(nats\): 0\.05\d+band: -0\.9\d+ to 1\.05\d*", curve)
     (picture,) = hover(wide, 3)
@@ -250,7 +250,7 @@ def test_a_legend_entry_hides_a_curve_with_its_band(wide):
     assert click_legend(wide, 0, 1) == [True] * 7
 
 
-def test_print_shows_the_pictures(wide):
+def test_printing_shows_static_figures(wide):
     assert printed(wide) == ([False, False], [True, True])
 
 
@@ -262,7 +262,7 @@ def test_the_page_on_a_phone(browser, path):
     assert swipe(opened) > 50
 
 
-def test_without_scripts_the_pictures_are_shown(browser, path):
+def test_without_scripts_static_figures_are_shown(browser, path):
     tab = browser.new_context(java_script_enabled=False).new_page()
     tab.goto(path.as_uri())
     assert [picture.is_visible() for picture in tab.locator(".static").all()] == [True, True]

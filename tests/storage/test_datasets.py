@@ -1,4 +1,4 @@
-"""Records: sweeps that are interrupted, killed or out of disk go on, and files of other sweeps are left alone."""
+"""Datasets on disk: sweeps resume after an interrupt, a kill or a full disk, and do not touch files of other sweeps."""
 
 import importlib.util
 import os
@@ -27,7 +27,7 @@ from ..models import seeded_line_model as seeded
 
 
 @pytest.mark.parametrize("name", ["run.nc", "run.zarr"])
-def test_interrupted_it_returns_what_is_there_and_goes_on_from_it(name, tmp_path, monkeypatch):
+def test_an_interrupted_sweep_returns_its_results_and_resumes(name, tmp_path, monkeypatch):
     grid = {"kernel.bandwidth[0]": np.linspace(0.1, 0.5, 6), "gamma": [0.1, 0.2]}
     whole = sweep(seeded, grid, seeds=range(2))
     with monkeypatch.context() as patched:
@@ -96,7 +96,7 @@ def test_killed_and_interrupted_processes_continue(name, tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == [name]
 
 
-def test_a_directory_whose_writer_was_stopped_between_its_renames_is_found(tmp_path):
+def test_a_directory_is_restored_after_a_stop_between_its_renames(tmp_path):
     found = sweep(model(), {"gamma": [0.1]}, run=ps.RunOptions(save=tmp_path / "a.zarr"))
     shutil.copytree(tmp_path / "a.zarr", tmp_path / ".a.zarr.old")
     xr.testing.assert_identical(sweep(model(), {"gamma": [0.1]}, run=ps.RunOptions(save=tmp_path / "a.zarr")), found)
@@ -149,7 +149,7 @@ def test_a_full_disk_loses_nothing(name, tmp_path):
     assert os.listdir(tmp_path) == [name]
 
 
-def test_a_failure_while_it_goes_on_is_a_warning(tmp_path, monkeypatch):
+def test_a_failed_write_during_the_work_is_a_warning(tmp_path, monkeypatch):
     calls = []
 
     def write(self, dataset):
@@ -168,7 +168,7 @@ def test_a_failure_while_it_goes_on_is_a_warning(tmp_path, monkeypatch):
     xr.testing.assert_identical(opened(tmp_path / "a.nc"), found)
 
 
-def test_other_errors_keep_what_is_there(tmp_path, monkeypatch):
+def test_other_errors_keep_the_results_so_far(tmp_path, monkeypatch):
     def broken(at, *arguments):
         if float(at.gamma) == 0.3:
             raise RuntimeError("a bug")
@@ -208,7 +208,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(("first", "second"), VARIANTS.values(), ids=VARIANTS)
-def test_other_models_are_told_apart(first, second, tmp_path, as_a_user):
+def test_results_of_another_model_are_refused(first, second, tmp_path, as_a_user):
     sweep(model(**first), {"gamma": [0.1]}, run=ps.RunOptions(save=tmp_path / "a.nc"))
     content = (tmp_path / "a.nc").read_bytes()
     sweep(model(**first), {"gamma": [0.1]}, run=ps.RunOptions(save=tmp_path / "a.nc"))  # equal models are equal
@@ -218,7 +218,7 @@ def test_other_models_are_told_apart(first, second, tmp_path, as_a_user):
 
 
 @pytest.mark.slow
-def test_other_options_are_told_apart():
+def test_other_options_have_other_fingerprints():
     def mark(base=seeded, grid=(0.1, 0.2), name="gamma", seeds=(1, 2), truth=truth, on=FINE, score="joint", **known):
         known = ps.KnownSolution(truth, on=on, **known)
         return sweep(base, {name: grid}, seeds=seeds, known=known, score=score).fingerprint

@@ -15,7 +15,7 @@ from ..equations.text import KnownFunction
 from ..errors import Mistake, require
 from ..model import Observation, impose, periodic
 from . import schema
-from .observations import BoundaryValue, ParsedTable, ParsingContext, imposed, nodes_on, physics, read_file
+from .observations import BoundaryValue, ParsedTable, ParsingContext, impose_options, nodes_on, physics, read_file
 from .reader import Place
 
 
@@ -86,7 +86,7 @@ def _on_face(
     place: Place,
     context: ParsingContext,
 ) -> tuple[Observation | None, str, KnownFunction | None]:
-    """Return the block of one operator on one face, and its values as text and, unless they are in a file, function."""
+    """Return the block of one operator on one face, its values as text, and as a function (None for a file)."""
     log, given = context.log, getattr(table, key)
     values: Any
     function = None
@@ -103,7 +103,7 @@ def _on_face(
     single = isinstance(table.face, str) and table.face != "all" and not isinstance(table, schema.CauchyTable)
     if table.name and single:
         name = table.name
-    return log.attempt((*place, key), impose, operator, values, nodes, **imposed(table, name)), text, function
+    return log.attempt((*place, key), impose, operator, values, nodes, **impose_options(table, name)), text, function
 
 
 def _from_file(
@@ -118,7 +118,7 @@ def _from_file(
     read = read_file(table, place, context, fixed={names[axis]: value})
     if read is None:
         return None
-    points, lines = read.points, read.lines
+    points, cells, lines = read
     off = np.flatnonzero(~face.contains(points))
     if off.size:
         found = f"found {points[off[0], axis]:.6g}, which is not on the face {face_text(face)}"
@@ -128,7 +128,7 @@ def _from_file(
     if len(log.mistakes) > before:
         return None
     # The points share the measure of the face equally: a file has no quadrature weights.
-    return Nodes(points, np.full(len(lines), face.measure / len(lines)), names, face), read.cells[table.value]
+    return Nodes(points, np.full(len(lines), face.measure / len(lines)), names, face), cells[table.value]
 
 
 def _periodic(table: schema.PeriodicBoundaryTable, place: Place, context: ParsingContext) -> ParsedTable | None:
@@ -143,7 +143,7 @@ def _periodic(table: schema.PeriodicBoundaryTable, place: Place, context: Parsin
     if nodes[0] is None or nodes[1] is None:
         return None
     name = table.name or f"periodic in {context.box.names[first.fixed[0][0]]}"
-    blocks = log.attempt(place, periodic, nodes[0], nodes[1], table.derivatives, **imposed(table, name))
+    blocks = log.attempt(place, periodic, nodes[0], nodes[1], table.derivatives, **impose_options(table, name))
     if blocks is None:
         return None
     named = [dataclasses.replace(block, name=f"{name}, order {k}" if k else name) for k, block in enumerate(blocks)]

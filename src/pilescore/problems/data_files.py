@@ -53,20 +53,16 @@ class _RowMistakes:
         self._more: collections.Counter[str] = collections.Counter()
 
     def add(self, text: str, key: str = "", line: int | None = None, row: int | None = None) -> None:
-        """Add one; `row` is the row number in a file without lines."""
+        """Add a mistake; `row` is the row number in a file without lines."""
         if len(self.named) < _MAX_REPORTED:
             place = key if row is None else f"row {row}: {key}"
             self.named.append(Mistake(text, place, line, self.file))
         else:
-            self.add_more(key, 1)
-
-    def add_more(self, key: str, count: int) -> None:
-        """Count mistakes that are not reported one by one."""
-        self._more[key or "rows"] += count
+            self._more[key or "rows"] += 1
 
     def raise_any(self, before: Sequence[Mistake] = (), after: Sequence[Mistake] = ()) -> None:
         """Raise a `FileError` with these mistakes, and those to list before and after them, if there are any."""
-        more = [f"{count} in {key}" for key, count in self._more.items() if count]
+        more = [f"{count} in {key}" for key, count in self._more.items()]
         rest = [Mistake(f"and more like these: {listed(more)}", file=self.file)] if more else []
         mistakes = [*before, *self.named, *rest, *after]
         if mistakes:
@@ -153,8 +149,9 @@ def _find_columns(
 
 
 def _lines(stream: io.TextIOWrapper, file: str) -> Iterator[str]:
-    """Yield lines one at a time, lines of spaces as empty lines; refuse bytes that are not text."""
+    """Yield lines one at a time, blank lines as empty lines; refuse bytes that are not text."""
     number = 0
+    # With a limit: a large file without line ends would otherwise be read into memory as one line.
     while line := stream.readline(_MAX_CHARACTERS + 1):
         number += 1
         if len(line) > _MAX_CHARACTERS:
@@ -300,9 +297,7 @@ def _checked(values: Any, column: str, mistakes: _RowMistakes) -> np.ndarray:
     absent = values.is_null().to_numpy()
     numbers = values.to_numpy().astype(np.float64)
     key = f"column {column!r}"
-    bad = np.flatnonzero(~np.isfinite(numbers))
-    for row in bad[:_MAX_REPORTED]:
+    for row in np.flatnonzero(~np.isfinite(numbers)):
         found = "null" if absent[row] else str(numbers[row])
         mistakes.add(f"found {found}; expected a finite number", key, row=int(row) + 1)
-    mistakes.add_more(key, len(bad[_MAX_REPORTED:]))
     return numbers

@@ -95,11 +95,9 @@ def expected_seconds(problem: Problem) -> tuple[float, float]:
     size = problem.model.size
     # A factorisation takes cubic time; cores share it imperfectly, and small matrices do not use them at all.
     factorisation = _factorisation_seconds() * (size / PROBE_SIZE) ** 3 / (cores() ** 0.7 if size > PROBE_SIZE else 1.0)
-    cost, systems = LINEAR_COST, 1 + problem.score.given_physics
-    one = cost["overhead_seconds"] + systems * cost["factorisations"] * factorisation
-    if problem.model.is_nonlinear:
-        cost = NONLINEAR_COST
-        one = systems * (cost["overhead_seconds"] + cost["factorisations"] * factorisation)
+    nonlinear, systems = problem.model.is_nonlinear, 1 + problem.score.given_physics
+    cost = NONLINEAR_COST if nonlinear else LINEAR_COST
+    one = systems * cost["factorisations"] * factorisation + (systems if nonlinear else 1) * cost["overhead_seconds"]
     total = 0.0
     for over in problem.over.values():
         count = sum(int(np.size(low)) for low, _ in over.values())

@@ -47,9 +47,6 @@ SAME_MINIMUM_NATS = 1.0
 SOLVED = ("converged", "stagnated")
 """The statuses of nonlinear solutions that can be used."""
 
-STORED_DETAILS = ("outliers",)
-"""The details of findings that are stored."""
-
 TEMPERATURE_ROLES = ("scale", "data_temperature", "physics_temperature")
 """The roles of hyperparameters that a profiled score rescales together."""
 
@@ -199,7 +196,7 @@ def _check_summary(finding: Finding, problem: Problem) -> CheckSummary:
         value=finding.value if math.isfinite(finding.value) else math.nan,
         meaning=readable(finding.meaning),
         advice=readable(finding.advice),
-        details={key: finding.details[key] for key in STORED_DETAILS if key in finding.details},
+        details={key: value for key, value in finding.details.items() if key == "outliers"},
     )
     return CheckSummary.model_validate(stored, from_attributes=True)
 

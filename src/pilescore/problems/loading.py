@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import hashlib
 import math
+import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Float
 
 from ..domains import Box
 from ..equations import RESERVED, Parameter
 from ..equations.text import Language
-from ..errors import describe, require
+from ..errors import InputError, describe, listed, require
 from ..inference import as_score
-from ..model import Model, Observation, check_smoothness
+from ..kernels import RBF, AnisotropicRBF, Kernel, Matern, Periodic, RationalQuadratic
+from ..model import Model, Observation, check_smoothness, is_of_kernel, is_positive, named_paths, role_of
 from ..parallel import require_memory
-from ..search import free_name
+from ..search import default_bounds, free_name
 from ..solvers import Solver, as_solver
 from . import observations, schema
 from .boundaries import condition
 from .consistency import check_conditions, check_measurements, check_periodic
 from .data_files import read_table
-from .kernels import kernel_bounds, kernel_candidate
 from .noise import NoiseModel, noise_model
 from .observations import ParsedTable, ParsingContext
 from .problem import Problem
 from .reader import Document, MistakeLog, Place, read_document
+from .schema import start_of
 
 DEFAULT_GRID = {1: 201, 2: 41, 3: 15}
 """The default number of prediction points on each axis by dimension; seven in higher dimensions."""
 
 MAX_POINTS = 2_000_000
 """The largest number of prediction points."""
+
+MAX_KERNEL_DEPTH = 4
+"""The largest number of nested levels of sums and products of kernels."""
 
 TAKEN_NAMES = ("gamma", "rho", "eta", *RESERVED)
 """Names that a parameter cannot have, because hyperparameters of every model have them."""
@@ -98,6 +107,7 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
         sections.check_score(parsed, choice, temperatures)
     operators, points, prediction_files = sections.predictions(prediction, context)
     log.raise_any()
+    # Default noise follows from the sizes of all observed values, so it needs a file without mistakes so far.
     noise = noise_model(parsed, temperatures, context, choice.score == "profiled")
     log.raise_any()
     assert noise is not None
@@ -144,6 +154,7 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
 def digest(contents: Iterable[bytes]) -> str:
     """Return a digest of the contents of a problem file and its data files."""
     total = hashlib.sha256()
+    # A digest of digests: text that moves from one file to the next changes it.
     for content in contents:
         total.update(hashlib.sha256(content).digest())
     return total.hexdigest()[:32]
@@ -174,7 +185,7 @@ class _Sections:
         starts: dict[str, float] = {}
         # Parameters are added one by one: a bad name is then reported at its own line.
         for name, value in given.items() if language is not None else ():
-            (starts if isinstance(value, schema.Unknown) else known)[name] = schema.start_of(value)
+            (starts if isinstance(value, schema.Unknown) else known)[name] = start_of(value)
             language = log.attempt(("parameters", name), Language, tuple(bounds), unknown, known, starts)
             if language is None:
                 return None
@@ -285,6 +296,105 @@ class _Sections:
         return None if found is None else getattr(found, field)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class KernelCandidate:
+    """A kernel at its start, with what the file says about its hyperparameters."""
+
+    name: str
+    kernel: Kernel
+    numbers: tuple[tuple[Any, np.ndarray], ...]
+    """For each leaf of the kernel what the file gives (numbers, bounds or None), and the lengths that default bounds
+    are derived from."""
+
+
+def kernel_candidate(table: schema.KernelTable, place: Place, context: ParsingContext) -> KernelCandidate | None:
+    """Return the kernel of a table."""
+    made = context.log.attempt(place, _candidate, table, place, context, context.box.names, 0)
+    return None if made is None else dataclasses.replace(made, name=table.name or made.name)
+
+
+def _candidate(
+    table: schema.KernelTable, place: Place, context: ParsingContext, names: Sequence[str], depth: int
+) -> KernelCandidate:
+    require(depth < MAX_KERNEL_DEPTH, "kernel", f"{depth} nested levels of parts", f"at most {MAX_KERNEL_DEPTH - 1}")
+    on = list(names) if table.on is None else table.on
+    for name in on:
+        require(name in names, "on", name, f"coordinates among {listed(list(names))}")
+    require(len(set(on)) == len(on), "on", on, "each coordinate once")
+    box = context.box
+    extent = np.array([box.upper[box.axis(name)] - box.lower[box.axis(name)] for name in on])
+    if isinstance(table, schema.CompositeKernelTable):
+        made = _composite(table, place, context, on, depth)
+    else:
+        kernel = _simple(table, extent)
+        # The length of a periodic kernel is relative to its period, not to the domain.
+        unit = np.ones(1) if isinstance(table, schema.PeriodicKernelTable) else extent
+        leaves = jax.tree_util.tree_flatten_with_path(kernel)[0]
+        fields = [path[-1].name for path, leaf in leaves if eqx.is_inexact_array(leaf)]
+        numbers = [(getattr(table, field), extent if field == "period" else unit) for field in fields]
+        name = f"matern-{table.nu:g}" if isinstance(table, schema.MaternTable) else table.type
+        made = KernelCandidate(name, kernel, tuple(numbers))
+    if list(on) == list(names):
+        return made
+    axes = [list(names).index(name) for name in on]
+    return dataclasses.replace(made, name=f"{made.name}({', '.join(on)})", kernel=made.kernel.on(*axes))
+
+
+def _composite(
+    table: schema.CompositeKernelTable, place: Place, context: ParsingContext, names: Sequence[str], depth: int
+) -> KernelCandidate:
+    parts = []
+    for i, raw in enumerate(table.parts):
+        inner = (*place, "parts", i)
+        part = schema.validated(schema.KERNELS, raw, inner, context.log)
+        made = None if part is None else context.log.attempt(inner, _candidate, part, inner, context, names, depth + 1)
+        if made is not None:
+            parts.append(made)
+    if len(parts) < len(table.parts):
+        raise InputError("a part has a mistake, which is reported separately")
+    combine, sign = (operator.add, " + ") if table.type == "sum" else (operator.mul, " × ")
+    kernel = functools.reduce(combine, [part.kernel for part in parts])
+    numbers = tuple(number for part in parts for number in part.numbers)
+    return KernelCandidate(sign.join(part.name for part in parts), kernel, numbers)
+
+
+def _simple(table: schema.KernelTable, extent: np.ndarray) -> Kernel:
+    """Return a kernel at its start. The keys of its table have the names of its fields."""
+    dimension, usual = len(extent), float(0.3 * np.exp(np.log(extent).mean()))
+    if isinstance(table, schema.PeriodicKernelTable):
+        return Periodic(start_of(table.period, float(extent.max())), start_of(table.bandwidth, 1.0))
+    if isinstance(table, schema.AnisotropicRBFTable):
+        require(dimension == 2, "type", table.type, f"two coordinates, not {dimension}")
+        diagonal = float(np.arctan2(extent[1], extent[0]))
+        return AnisotropicRBF(start_of(table.theta, diagonal), start_of(table.s, 0.7), start_of(table.bandwidth, usual))
+    assert isinstance(table, schema.RadialTable)
+    given = table.bandwidth
+    if isinstance(given, list):
+        require(len(given) == dimension, "bandwidth", given, f"{dimension} numbers, one for each coordinate")
+        start: Any = np.array(given)
+    else:
+        start = start_of(given, 0.3 * extent if table.per_axis else usual)
+        start = np.broadcast_to(start, (dimension,)) if table.per_axis and dimension > 1 else np.ravel(start)[0]
+    if isinstance(table, schema.MaternTable):
+        return Matern(table.nu, start)
+    if isinstance(table, schema.RationalQuadraticTable):
+        return RationalQuadratic(start_of(table.alpha, 1.0), start)
+    return RBF(start)
+
+
+def kernel_bounds(model: Model, candidate: KernelCandidate) -> dict[str, Any]:
+    """Return the bounds of the kernel's hyperparameters that are not fixed."""
+    paths = {name: places[0] for name, places in named_paths(model).items() if is_of_kernel(places[0])}
+    over: dict[str, Any] = {}
+    for (name, path), (given, extent) in zip(paths.items(), candidate.numbers, strict=True):
+        if isinstance(given, schema.Unknown):
+            over[name] = given.bounds
+        elif given is None:
+            now = np.asarray(model.parameters[name])
+            over[name] = default_bounds(role_of(model, path), now, is_positive(model, path), extent)
+    return over
+
+
 _OBSERVATIONS = ("equation", "condition", "data", "constraint")
 _TABLES: dict[str, tuple[Any, Callable[[Any, Place, ParsingContext], Any]]] = {
     "equation": (schema.EquationTable, observations.equation),
@@ -293,7 +403,7 @@ _TABLES: dict[str, tuple[Any, Callable[[Any, Place, ParsingContext], Any]]] = {
     "constraint": (schema.ConstraintTable, observations.constraint),
     "kernel": (schema.KERNELS, kernel_candidate),
 }
-"""The schema of each kind of table, and the function that makes observations or kernels of it."""
+"""The schema of each kind of table, and the function that makes observations or a kernel from it."""
 
 
 def read_points(path: Path, box: Box) -> Float[np.ndarray, "n d"]:

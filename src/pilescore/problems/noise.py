@@ -166,9 +166,10 @@ class _LinearSize:
 
 
 class _NonlinearSize:
-    """The squared size of a nonlinear operator: its median square over draws of its arguments, where it is defined.
+    """The squared size of a nonlinear operator: its median square over random draws of its arguments.
 
-    The value of the operator at the zero function is subtracted from the observed values.
+    Draws at which it is not defined are left out. The value of the operator at the zero function is subtracted from the
+    observed values.
     """
 
     def __init__(self, kernel: Kernel, block: Observation, operator: Nonlinear) -> None:

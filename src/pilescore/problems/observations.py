@@ -94,15 +94,6 @@ class Measurements:
     place: Place
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class FileContent:
-    """The content of a data file: points, and the columns that were read."""
-
-    points: np.ndarray
-    cells: Mapping[str, np.ndarray]
-    lines: np.ndarray
-
-
 def equation(table: schema.EquationTable, place: Place, context: ParsingContext) -> ParsedTable | None:
     """Return an equation imposed at nodes in the domain."""
     log = context.log
@@ -110,7 +101,7 @@ def equation(table: schema.EquationTable, place: Place, context: ParsingContext)
     nodes = log.attempt((*place, "nodes"), nodes_on, context.box, table, context.box)
     if parsed is None or nodes is None:
         return None
-    options = imposed(table, table.name or "equation")
+    options = impose_options(table, table.name or "equation")
     block = log.attempt((*place, "equation"), impose, parsed.operator, parsed.source, nodes, **options)
     return physics(table, place, [block], [str(parsed.source)])
 
@@ -122,10 +113,10 @@ def data(table: schema.DataTable, place: Place, context: ParsingContext) -> Pars
     read = read_file(table, place, context, [table.noise] if isinstance(table.noise, str) else [])
     if read is None:
         return None
-    points, lines, values = read.points, read.lines, read.cells[table.value]
-    noise = None
+    points, cells, lines = read
+    values, noise = cells[table.value], None
     if table.noise is not None:
-        noise = read.cells[table.noise] if isinstance(table.noise, str) else np.full(len(values), table.noise)
+        noise = cells[table.noise] if isinstance(table.noise, str) else np.full(len(values), table.noise)
         log.attempt((*place, "noise"), _check_noise, noise, values, lines, table)
     if operator is None:
         return None
@@ -174,8 +165,9 @@ def constraint(table: schema.ConstraintTable, place: Place, context: ParsingCont
             log((*place, "at"), f"{text} in total")
             return None
         functionals.append(integral(nodes, parsed.operator))
+        # The value depends on the fixed coordinates only, so any of the nodes will do.
         values.append(float(parsed.value(nodes.points[0])))
-    options = imposed(table, table.name or "integral")
+    options = impose_options(table, table.name or "integral")
     block = log.attempt(place, impose, join_functionals(*functionals), np.array(values), None, **options)
     return physics(table, place, [block], [str(parsed.value)])
 
@@ -186,8 +178,8 @@ def read_file(
     context: ParsingContext,
     others: Sequence[str] = (),
     fixed: Mapping[str, float] | None = None,
-) -> FileContent | None:
-    """Return the points in a file, its values, and other columns; None if the file cannot be used at all.
+) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray] | None:
+    """Return the points in a file, the columns, and the line of each row; None if the file cannot be used at all.
 
     Parameters
     ----------
@@ -216,11 +208,11 @@ def read_file(
     known = {columns[name]: np.full(len(lines), value) for name, value in fixed.items()} | cells
     points = np.column_stack([known[columns[name]] for name in names])
     log.attempt((*place, "file"), _check_inside, context.box, points, lines, table.file, columns)
-    return FileContent(points, cells, lines)
+    return points, cells, lines
 
 
 def file_within(directory: Path, text: str) -> Path:
-    """Return the path of a file in a directory or below it; other paths are refused, as the author is not trusted."""
+    """Return the path of a file in a directory or below it. Other paths are refused: the author may be a stranger."""
     path = PurePosixPath(text)
     good = not path.is_absolute() and ".." not in path.parts and not re.search(r"^[A-Za-z]:|[\\\0]", text)
     expected = "a path within the directory of the problem file, with / between names (a link there may lead elsewhere)"
@@ -255,7 +247,7 @@ def nodes_on(region: Box | Slice, table: schema.PhysicsTable, box: Box) -> Nodes
         require(set(counts) == set(free), "nodes", counts, f"a number for each of {listed(free)}")
     else:
         counts = dict.fromkeys(free[:1] if sampled else free, counts)
-    if not free:
+    if not free:  # a face of an interval is a single point
         return region(GaussLegendre(1))
     total = math.prod(counts.values())
     require(total <= MAX_NODES, "nodes", f"{total} nodes in total", f"at most {MAX_NODES}")
@@ -264,7 +256,7 @@ def nodes_on(region: Box | Slice, table: schema.PhysicsTable, box: Box) -> Nodes
     return region(RULES[table.rule](tuple(counts.get(name, 2) for name in box.names)))  # fixed axes ignore the 2
 
 
-def imposed(table: schema.PhysicsTable, name: str) -> dict[str, Any]:
+def impose_options(table: schema.PhysicsTable, name: str) -> dict[str, Any]:
     """Return the options of `impose` for a block of a table: its noise and its name."""
     noise = {"noise": table.noise} if table.noise is not None else {"rho": schema.start_of(table.rho)}
     return noise | {"name": name}

@@ -57,14 +57,15 @@ class Predictor:
         columns: dict[str, Any] = {name: points[:, axis] for axis, name in enumerate(self.problem.box.names)}
         for text in texts:
             operator = self.problem.operator(text, self.values)
-            columns[text] = _mean(self.posterior, points, operator)
+            columns[text], linear = _linearised(self.posterior, points, operator)
             if not np.isfinite(columns[text]).all():
                 bad = points[np.flatnonzero(~np.isfinite(columns[text]))[0]]
                 raise InputError(f"{text!r} cannot be predicted: it is NaN or infinite at the point {bad}")
-            variance = self.posterior.variance(points, _linear_operator(self.posterior, points, operator))
-            for reach, above, below in self._perturbed:
-                means = [_mean(at, points, self.problem.operator(text, values)) for values, at in (above, below)]
-                variance = variance + ((means[0] - means[1]) / (2 * reach)) ** 2
+            variance = self.posterior.variance(points, linear)
+            # A central difference is exact to second order. Shortened steps are scaled back to one standard deviation.
+            for reach, *ends in self._perturbed:
+                above, below = (_linearised(at, points, self.problem.operator(text, values))[0] for values, at in ends)
+                variance = variance + ((above - below) / (2 * reach)) ** 2
             columns[f"{text}_std"] = np.sqrt(variance)
         return pd.DataFrame(columns)
 
@@ -108,40 +109,25 @@ def _condition(model: Model, near: Solution | None = None) -> tuple[Solution | N
     return solved, posterior(solved.model)
 
 
-def _mean(
+def _linearised(
     conditioned: Posterior, points: Float[np.ndarray, "n d"], operator: Operator | Nonlinear
-) -> Float[np.ndarray, " n"]:
-    """Return the posterior mean of an operator; a nonlinear operator is applied to the posterior mean."""
+) -> tuple[Float[np.ndarray, " n"], Operator]:
+    """Return an operator of the posterior mean at points, and the linear operator to first order around it."""
     if isinstance(operator, Operator):
-        return conditioned.mean(points, operator)
-    return _linearise(conditioned, points, operator)[0]
-
-
-def _linear_operator(
-    conditioned: Posterior, points: Float[np.ndarray, "n d"], operator: Operator | Nonlinear
-) -> Operator:
-    """Return a linear operator as it is, and a nonlinear one linearised at the posterior mean, at these points."""
-    if isinstance(operator, Operator):
-        return operator
-    slopes = _linearise(conditioned, points, operator)[1].T
+        return conditioned.mean(points, operator), operator
     terms = tuple((alpha, (((), 1.0),)) for alpha in operator.indices(points.shape[1]))
-    by_point = dict(zip((point.tobytes() for point in points), slopes, strict=True))
-    return _TabulatedOperator(operator.names, terms, (), by_point)
-
-
-def _linearise(
-    conditioned: Posterior, points: Float[np.ndarray, "n d"], operator: Nonlinear
-) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "indices n"]]:
-    """Return a nonlinear operator at the posterior mean, and its derivatives with respect to its arguments there."""
-    indices = operator.indices(points.shape[1])
-    pure = [Operator(operator.names, ((alpha, (((), 1.0),)),), ()) for alpha in indices]
-    jets = np.stack([conditioned.mean(points, derivative) for derivative in pure])
+    derivatives = [Operator(operator.names, (term,), ()) for term in terms]
+    jets = np.stack([conditioned.mean(points, derivative) for derivative in derivatives])
     value, slopes = linearise_in_jets(operator, points, jnp.asarray(jets))
-    return np.asarray(value), np.asarray(slopes)
+    by_point = dict(zip((point.tobytes() for point in points), np.asarray(slopes).T, strict=True))
+    return np.asarray(value), _TabulatedOperator(operator.names, terms, (), by_point)
 
 
 class _TabulatedOperator(Operator):
-    """An operator whose coefficients are known only at certain points."""
+    """An operator whose coefficients are known only at certain points.
+
+    They are looked up by the bits of a point, since the posterior takes the points in blocks.
+    """
 
     by_point: Mapping[bytes, Float[np.ndarray, " terms"]]
 

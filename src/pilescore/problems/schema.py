@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -13,6 +13,9 @@ from .reader import Place
 
 Report: TypeAlias = Callable[[Place, str], None]
 """Records one mistake: its place, and a sentence with what was found and what was expected."""
+
+
+T = TypeVar("T", bound="TomlTable")
 
 
 class TomlTable(BaseModel):
@@ -87,9 +90,8 @@ NODES = (
     "the number of nodes on each axis (sobol and monte-carlo: in total): a whole number, or one per coordinate as "
     "{ x = 13, y = 9 }; by default 30 in one dimension, 12 in two, 6 in three, 4 in more"
 )
-RULES = ("gauss-legendre", "fejer", "clenshaw-curtis", "chebyshev", "sobol", "monte-carlo")
 RuleName: TypeAlias = Literal["gauss-legendre", "fejer", "clenshaw-curtis", "chebyshev", "sobol", "monte-carlo"]
-RULE = f"a quadrature rule: {', '.join(RULES)}"
+RULE = f"a quadrature rule: {', '.join(get_args(RuleName))}"
 NAME = "a label for tables and reports, on one line"
 
 
@@ -356,24 +358,21 @@ class SingleEntry(TomlTable):
     expression: Annotated[float | Text | None, Field(description="an expression in quotes, or a number")] = None
 
 
+def _by_type(*kinds: type[T]) -> dict[str, type[T]]:
+    """Return tables by the values that their key `type` can have."""
+    return {name: kind for kind in kinds for name in get_args(kind.model_fields["type"].annotation)}
+
+
 ConditionTable: TypeAlias = BoundaryTable | PeriodicBoundaryTable
-CONDITIONS: dict[str, type[ConditionTable]] = {
-    "dirichlet": DirichletNeumannTable,
-    "neumann": DirichletNeumannTable,
-    "robin": RobinTable,
-    "cauchy": CauchyTable,
-    "periodic": PeriodicBoundaryTable,
-    "operator": OperatorTable,
-}
-KERNELS: dict[str, type[KernelTable]] = {
-    "rbf": RBFTable,
-    "matern": MaternTable,
-    "rational-quadratic": RationalQuadraticTable,
-    "periodic": PeriodicKernelTable,
-    "anisotropic-rbf": AnisotropicRBFTable,
-    "sum": CompositeKernelTable,
-    "product": CompositeKernelTable,
-}
+CONDITIONS = _by_type(DirichletNeumannTable, RobinTable, CauchyTable, PeriodicBoundaryTable, OperatorTable)
+KERNELS = _by_type(
+    RBFTable,
+    MaternTable,
+    RationalQuadraticTable,
+    PeriodicKernelTable,
+    AnisotropicRBFTable,
+    CompositeKernelTable,
+)
 DOCUMENTED: dict[str, Sequence[type[TomlTable]]] = {
     "": (WholeFile,),
     "[[equation]]": (EquationTable,),
@@ -393,8 +392,6 @@ RENAMED_VALUES = {("score", "pile"): "joint", ("score", "data-given-physics"): "
 """Words of earlier versions, with the words that replaced them."""
 
 INITIAL_CONDITION = '; an initial condition has type dirichlet and face "t = 0"'
-
-T = TypeVar("T", bound=TomlTable)
 
 
 def validated(kind: type[T] | Mapping[str, type[T]], raw: Any, place: Place, report: Report) -> T | None:

@@ -30,16 +30,13 @@ from .kernel_search import diagnose_choice, search_kernel, selection_warnings, s
 from .loading import digest, load_problem
 from .prediction import Predictor, block_summaries, figure_arrays
 from .problem import Problem
-from .summary import DiagnosisSummary, KernelResult, RankedKernel, RankedScore, SelectionSummary
+from .summary import DiagnosisSummary, KernelResult, KernelScore, SelectionSummary
 
 T = TypeVar("T", bound=BaseModel)
 COPY = "pilescore-problem"
 """The subdirectory of a selection with a copy of the problem file and its data."""
 
 PREDICTIONS = "predictions.csv"
-COLUMNS = ["rank", "pile", "difference", "nats", "penalised", "fit", "complexity", "size", "fitted", "warnings"]
-"""The columns of the table of kernels, in the order of `compare`."""
-
 PACKAGES = ("pilescore", "jax", "jaxlib", "numpy", "scipy", "pandas", "xarray")
 
 
@@ -106,7 +103,7 @@ class Selection:
     def table(self) -> pd.DataFrame:
         """The kernels, best first, as in the table of `compare`."""
         rows = {kernel.name: kernel.row.model_dump() for kernel in self.summary.kernels}
-        return pd.DataFrame.from_dict(rows, orient="index")[COLUMNS]
+        return pd.DataFrame.from_dict(rows, orient="index").drop(columns="energy")
 
     @property
     def model(self) -> Model:
@@ -249,6 +246,7 @@ def select(
                 replace(copy / name, content)
             results, summary, predictions = _choose(problem, folder, tell, progress, client)
             replace(folder.path / PREDICTIONS, predictions.to_csv(index=False).encode())
+            # Last: the summary marks the directory as finished.
             folder.finish(results, summary.model_dump())
         folder.close()
     return load_selection(folder.path)
@@ -371,9 +369,10 @@ def _choose(
     return results, summary, predictions
 
 
-def _ranked(problem: Problem, searched: Mapping[str, KernelResult]) -> list[RankedKernel]:
+def _ranked(problem: Problem, searched: Mapping[str, KernelResult]) -> list[KernelResult]:
     """Return the results for all kernels, best first, with ranks and differences."""
-    rows = {name: result.row.model_dump() for name, result in searched.items()}
+    later = {"rank", "difference", "nats", "penalised"}
+    rows = {name: result.row.model_dump(exclude=later) for name, result in searched.items()}
     # Rows of failed kernels have no size. pandas takes NaN for a missing number, the summary None.
     numbers = {
         name: {key: math.nan if value is None else value for key, value in row.items()} for name, row in rows.items()
@@ -381,6 +380,6 @@ def _ranked(problem: Problem, searched: Mapping[str, KernelResult]) -> list[Rank
     table = ranked(problem.models, numbers)
     columns = table.astype(object).where(table.notna(), None).to_dict(orient="index")
     return [
-        RankedKernel(**searched[str(name)].model_dump(exclude={"row"}), row=RankedScore(**rows[str(name)] | row))
+        searched[str(name)].model_copy(update={"row": KernelScore(**rows[str(name)] | row)})
         for name, row in columns.items()
     ]

@@ -22,24 +22,19 @@ class Stored(BaseModel):
 
 
 class KernelScore(Stored):
-    """The score of one kernel, as in the table of `compare`."""
+    """The score of one kernel, as in the table of `compare`. The rank is known once all kernels are scored."""
 
+    rank: OptionalCount = None
     pile: Number
+    difference: Number = math.nan
+    nats: Number = math.nan
+    penalised: Number = math.nan
     fit: Number
     complexity: Number
     size: OptionalCount
     fitted: OptionalCount
     warnings: str
     energy: Number
-
-
-class RankedScore(KernelScore):
-    """A score beside those of the other kernels."""
-
-    rank: OptionalCount
-    difference: Number
-    nats: Number
-    penalised: Number
 
 
 class DescentSummary(Stored):
@@ -72,12 +67,6 @@ class KernelResult(Stored):
     reason: str = ""
     evaluations: int = 1
     descents: list[DescentSummary] = []
-
-
-class RankedKernel(KernelResult):
-    """The result of the search with one kernel, ranked among all kernels."""
-
-    row: RankedScore
 
 
 class BlockSummary(Stored):
@@ -169,7 +158,7 @@ class SelectionSummary(Stored):
     score: Literal["joint", "given_physics", "profiled"]
     warnings: list[str]
     diagnosis: DiagnosisSummary
-    kernels: list[RankedKernel]
+    kernels: list[KernelResult]
     """The results for all kernels, best first."""
     files: list[str]
     """The files of the selection besides results, summary, report and figures."""
@@ -190,6 +179,6 @@ class SelectionSummary(Stored):
         return self
 
     @property
-    def chosen(self) -> RankedKernel:
+    def chosen(self) -> KernelResult:
         """The result for the chosen kernel."""
         return next(kernel for kernel in self.kernels if kernel.name == self.kernel)

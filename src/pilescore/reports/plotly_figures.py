@@ -36,8 +36,14 @@ AXES_HEIGHT, ABOVE, BELOW, ENTRY = 270, 8, 52, 20
 
 def plotly_panel(panel: Panel, entries: int = 0) -> dict[str, Any]:
     """Return the plotly data and layout of a panel, with room for the given number of legend entries."""
-    traces = _lines_traces(panel) if isinstance(panel, Lines) else [_heatmap(panel)]
-    x_log, y_log = (panel.x_log, panel.y_log) if isinstance(panel, Lines) else (False, False)
+    traces: list[dict[str, Any]] = []
+    x_log = y_log = False
+    if isinstance(panel, Lines):
+        x_log, y_log = panel.x_log, panel.y_log
+        for number, curve in enumerate(panel.curves):
+            traces += _curve_traces(panel, curve, f"curve {number}")
+    else:
+        traces.append(_heatmap(panel))
     marks = marks_of(panel)
     for index, mark in marks:
         traces += _mark_traces(mark, index, panel)
@@ -149,22 +155,14 @@ def _axis(label: str, log: bool, values: list[Any]) -> dict[str, Any]:
     return axis
 
 
-def _lines_traces(panel: Lines) -> list[dict[str, Any]]:
-    traces = []
-    for number, curve in enumerate(panel.curves):
-        right = curve.axis == "right"
-        traces += _curve_traces(panel, curve, f"curve {number}", panel.right_log if right else panel.y_log)
-    return traces
-
-
-def _curve_traces(panel: Lines, curve: Curve, group: str, y_log: bool) -> list[dict[str, Any]]:
+def _curve_traces(panel: Lines, curve: Curve, group: str) -> list[dict[str, Any]]:
     colour = colour_of(curve.colour)
+    axis, y_label, y_log = "y", panel.y_label, panel.y_log
+    if curve.axis == "right":
+        axis, y_label, y_log = "y2", panel.right_label, panel.right_log
     x = with_gaps(curve.x, panel.x_log)
     band = band_of(curve, y_log)
-    right = curve.axis == "right"
-    common = {"type": "scatter", "legendgroup": group, "name": _text(entry_name(curve)), "xaxis": "x"}
-    common["yaxis"] = "y2" if right else "y"
-    y_label = panel.right_label if right else panel.y_label
+    common = {"type": "scatter", "legendgroup": group, "name": _text(entry_name(curve)), "xaxis": "x", "yaxis": axis}
     hover = f"<b>{_text(curve.name)}</b><br>{_hover_line(panel.x_label, 'x')}<br>{_hover_line(y_label, 'y')}"
     line = {
         **common,
@@ -185,13 +183,10 @@ def _curve_traces(panel: Lines, curve: Curve, group: str, y_log: bool) -> list[d
 
 def _band(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> dict[str, Any]:
     """Return the band as one closed outline per stretch without gaps, because plotly fills across gaps."""
-    gaps = np.flatnonzero(~np.isfinite(x + low + high))
     outline: tuple[list[Any], list[Any]] = ([], [])
-    for stretch in np.split(np.arange(len(x)), gaps):
-        inside = stretch[~np.isin(stretch, gaps)]
-        if len(inside):
-            outline[0].extend([*_numbers(x[inside]), *_numbers(x[inside[::-1]]), None])
-            outline[1].extend([*_numbers(high[inside]), *_numbers(low[inside[::-1]]), None])
+    for stretch in np.ma.clump_unmasked(np.ma.masked_invalid(x + low + high)):  # type: ignore[no-untyped-call]
+        outline[0].extend([*_numbers(x[stretch]), *_numbers(x[stretch][::-1]), None])
+        outline[1].extend([*_numbers(high[stretch]), *_numbers(low[stretch][::-1]), None])
     fill = {"mode": "lines", "fill": "toself", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
     return {"x": outline[0], "y": outline[1], **fill}
 

@@ -162,22 +162,18 @@ def _diagnosis(selection: Selection) -> Section:
     diagnosis = selection.diagnosis
     parts = []
     for status, verbs in (("fine", ("is fine", "are fine")), ("skipped", ("does not apply", "do not apply"))):
-        names = [_name(check) for check in diagnosis.checked if check.status == status]
+        names = [check.name.replace("_", " ") for check in diagnosis.checked if check.status == status]
         if names:
             parts.append(f"{len(names)} {verbs[len(names) > 1]} ({', '.join(names)})")
     text = f"of {len(diagnosis.checked)} checks, {', and '.join(parts)}"
     if not diagnosis.findings:
         return Section("Diagnosis", (f"Nothing was found: {text}.",))
-    rows = [(f.severity, _name(f), _measured(f), f.meaning, _sentence(f.advice)) for f in diagnosis]
+    rows = [(f.severity, f.name.replace("_", " "), _measured(f), f.meaning, _sentence(f.advice)) for f in diagnosis]
     header = ("", "finding", "measured", "meaning", "what to try")
     tables = [TextTable("Findings, the most severe first.", header, tuple(rows))]
     if "outliers" in diagnosis:
         tables.append(_outliers(selection, diagnosis["outliers"]))
     return Section("Diagnosis", (_sentence(text),), (), tuple(tables))
-
-
-def _name(finding: Finding) -> str:
-    return finding.name.replace("_", " ")
 
 
 def _measured(finding: Finding) -> str:

@@ -19,15 +19,9 @@ from ..errors import InputError, require
 from .datasets import DatasetFile
 from .files import replace
 
-PARTS, SETTINGS, RESULTS, SUMMARY, FIGURES, REPORT = (
-    "pilescore-parts",
-    "settings.json",
-    "results.nc",
-    "summary.json",
-    "figures",
-    "report.html",
-)
-KINDS = ("png", "pdf")
+PARTS, SETTINGS = "pilescore-parts", "settings.json"
+RESULTS, SUMMARY, REPORT = "results.nc", "summary.json", "report.html"
+FIGURES, FIGURE_SUFFIXES = "figures", ("png", "pdf")
 DIGEST = " digest"
 """The suffix of settings whose value is a digest of something larger."""
 
@@ -87,6 +81,7 @@ class Folder:
             raise InputError(f"out: {self.path} cannot be created: {error.strerror}") from error
         try:
             try:
+                # The system releases this lock when the process ends, even by `kill -9`.
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise InputError(f"out: another process is working in {self.path}") from error
@@ -149,6 +144,7 @@ class Folder:
         nearest = next(place for place in (self.path, *self.path.parents) if place.exists())
         require(nearest.is_dir(), "out", str(self.path), f"a path in a directory; {nearest} is a file")
         try:
+            # Write for real: permissions do not tell about full or read-only file systems.
             with tempfile.TemporaryFile(dir=nearest):
                 pass
         except OSError as error:
@@ -186,7 +182,7 @@ class Folder:
             # The summary may be damaged, or written by a stranger.
             listed = [summary.get(key) for key in ("figures", "files")]
             names, files = (names if isinstance(names, list) else [] for names in listed)
-            drawn = [f"{FIGURES}/{name}.{kind}" for name in names for kind in KINDS]
+            drawn = [f"{FIGURES}/{name}.{suffix}" for name in names for suffix in FIGURE_SUFFIXES]
             for name in (RESULTS, SUMMARY, REPORT, *drawn, *files):
                 path = self.path / str(name).replace("\0", "")
                 if path.resolve().is_relative_to(self.path.resolve()) and path.is_file():  # never outside the directory

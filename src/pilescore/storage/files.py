@@ -30,6 +30,7 @@ def write(path: Path, content: Any) -> None:
     """Write bytes to a file and flush them to disk."""
     with path.open("wb") as file:
         file.write(content)
+        # Without this, a power failure after the file is renamed could leave an empty file.
         file.flush()
         os.fsync(file.fileno())
 
@@ -48,9 +49,9 @@ def replace(path: Path, content: Any) -> None:
 
 def temporary_path(path: Path) -> Path:
     """Return a new path in the same directory for a writer of `path`, and remove those of writers that have died."""
-    # Each writer needs a path of its own: two writers of one temporary file would publish each other's half-written
-    # content, or rename it away from each other. The path names host and process, so that leftovers of a killed process
-    # are told from files that somebody is still writing. `tempfile` is not used: it restricts permissions to the owner.
+    # Each writer needs its own path: two writers of one temporary file would publish each other's half-written content,
+    # or rename it away from each other. The path names host and process, which distinguishes leftovers of a killed
+    # process from files still being written. `tempfile` is not used: it restricts permissions to the owner.
     prefix = f".{path.name}.{platform.node()}-"
     with contextlib.suppress(OSError):
         for entry in path.parent.iterdir():
