@@ -188,7 +188,7 @@ def rank(score: dict[str, Any]) -> str:
 
 
 def products(score: dict[str, Any]) -> str:
-    return number(score["account"], r"(\d+) products? with the whole")
+    return number(score["account"], r"(\d+) products? with the full")
 
 
 CELLS: dict[str, Callable[..., Any]] = {}
