@@ -1,4 +1,4 @@
-"""Gradients through the most likely solution of a nonlinear model, and what is found by them.
+"""Gradients through the most likely solution of a nonlinear model, and searches that use them.
 
 Scores to differentiate are computed here from two solutions, of all observations and of the physics alone, each to
 rounding: the fit and `log det C` give all four scores.
@@ -438,7 +438,7 @@ def test_a_sweep_of_a_nonlinear_model() -> None:
     assert float(given.pile.idxmin()) == RATE
 
 
-def test_an_equation_that_does_not_hold_is_said() -> None:
+def test_an_unsatisfied_equation_is_reported() -> None:
     """Decay by its square, imposed on data that grow."""
     model = grown(ps.Nonlinear(power(2), (ps.identity, DERIVATIVE)))
     assert ps.sweep(model, {"eta": [1.0]})["status"].values.tolist() == ["unsatisfied"]
@@ -474,7 +474,7 @@ def test_equations_are_compared_on_the_same_data() -> None:
 
 
 def test_a_minimum_of_a_nonlinear_model_is_diagnosed() -> None:
-    """A good fit has nothing to be said against it; far too much noise has."""
+    """A good fit has no findings; a model with far too much noise has."""
     checks = ["collapsed", "overfit", "miscalibrated", "physics_against_data", "outliers", "idle_temperature"]
     good = ps.diagnose(fitted(), over=OVER, checks=checks)
     assert [each.name for each in good.findings if each.severity != "note"] == []

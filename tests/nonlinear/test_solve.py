@@ -642,7 +642,7 @@ def test_a_solution_is_diagnosed_as_any_model_is() -> None:
         np.testing.assert_allclose(first.value, second.value, rtol=1e-4)  # solved to a squared decrement of 1e-8
 
 
-# ---------------------------------------------------------------- what is linear in a function
+# ---------------------------------------------------------------- nonlinear arguments of a function
 
 LINEAR = jax.jit(lambda u, v: 2 * u + 3 * v)
 JITTED = jax.jit(lambda u, v: jnp.sin(u) + 3 * v)
@@ -679,8 +679,8 @@ WRITTEN: dict[str, tuple[Callable[..., Any], set[int]]] = {
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_what_a_function_is_linear_in(name: str) -> None:
-    """All that is not linear is found, and nothing else where all is seen; what is left is linear indeed."""
+def test_arguments_in_which_a_function_is_nonlinear(name: str) -> None:
+    """Every nonlinear argument is found, and no other where the function can be traced; the rest is linear."""
     function, expected = WRITTEN[name]
     operator = ps.Nonlinear(function, (ps.identity, D, D**2))
     found = {*operator.nonlinear_in(1)}
@@ -851,7 +851,7 @@ def _cube_and_itself(p: Any, u: Any) -> Any:
     return u**3 + u
 
 
-def test_it_ends_at_rounding_and_says_so() -> None:
+def test_the_status_is_stagnated_at_rounding() -> None:
     model = one_value(_cube_and_itself, 1.0)
     found, tight = (ps.solve_nonlinear(model, tolerance=t) for t in (1e-8, 1e-30))
     assert (found.status, tight.status) == ("converged", "stagnated")
@@ -948,7 +948,7 @@ def test_functions_with_a_kink_a_jump_or_an_end() -> None:
     )
 
 
-def test_out_of_iterations() -> None:
+def test_out_of_evaluations() -> None:
     found = ps.solve_nonlinear(one_value(_cube_and_itself, 30.0), max_evaluations=2)
     assert found.status == "out of evaluations"
     assert not found.converged

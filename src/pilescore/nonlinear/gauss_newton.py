@@ -74,6 +74,10 @@ class DualExpansion:
         return DualExpansion(self.coefficients + length * step.coefficients, self.values + length * step.values)
 
 
+StartPoint = DualExpansion | Float[np.ndarray, " F"]
+"""A function, or only the values of its functionals, to linearise at."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class MapEstimate:
     """The maximum a posteriori estimate where Gauss–Newton stopped, with the linearisation there."""
@@ -126,11 +130,11 @@ class GaussNewton:
     def objective(self, at: DualExpansion, level: float) -> float:
         """Return `Φ`; it is infinite where `P` is not finite."""
         with np.errstate(invalid="ignore", over="ignore"):
-            residual = self.targets - self.functionals.observed(at.values)
+            residual = self.targets - self.functionals.linearise(at.values)[0]
             total = 0.5 * float(residual**2 @ (1.0 / (level * self.noise)) + at.coefficients @ at.values)
         return total if math.isfinite(total) else math.inf
 
-    def run(self, start: DualExpansion | Float[np.ndarray, " F"], levels: tuple[float, ...]) -> MapEstimate:
+    def run(self, start: StartPoint, levels: tuple[float, ...]) -> MapEstimate:
         """Run through the noise levels from a function, or from functional values to linearise at.
 
         Continuation: with inflated noise the objective is close to the prior's quadratic, so the first levels find the
@@ -143,7 +147,7 @@ class GaussNewton:
                 start = self._run_level(start, level, True).expansion
             return self._run_level(start, levels[-1], False)
 
-    def _run_level(self, start: DualExpansion | Float[np.ndarray, " F"], level: float, passing: bool) -> MapEstimate:
+    def _run_level(self, start: StartPoint, level: float, passing: bool) -> MapEstimate:
         """Iterate at one noise level; a passing level is one before the last."""
         functionals, precision = self.functionals, 1.0 / (level * self.noise)
         current = None if isinstance(start, np.ndarray) else start

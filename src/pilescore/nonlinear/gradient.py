@@ -55,10 +55,18 @@ class _Adjoint:
         self.hessian = Hessian(dataclasses.replace(estimate, system=system))
         self.linear_gradient = NamedGradient(estimate.system, scale)
         self.inverse = cast(DenseCotangent, self.linear_gradient.pull).weights.matrix.T
-        adjoint = self._solve(self._logdet_slope())
+        adjoint = self.hessian.solve_adjoint(self._logdet_slope(), ADJOINT_TOLERANCE, ACCEPTED_RESIDUAL)
+        if not np.isfinite(adjoint).all():
+            raise PilescoreError(
+                "the gradient could not be computed through the solution of the nonlinear equation: the exact Hessian "
+                "there is singular to working precision"
+            )
         self.moved = self.hessian.times_posterior(adjoint)
         """`Σh` as values, and `h − JᵀC⁻¹JΘh` as coefficients."""
         self.weighted = self.functionals.forward(estimate.slopes, self.moved.values)
+        ends = np.cumsum([block.size for block in self.model.blocks]).tolist()
+        self.rows = [slice(end - block.size, end) for block, end in zip(self.model.blocks, ends, strict=True)]
+        """The rows of each block in the stacked vectors."""
 
     def derivatives(self, wanted: Sequence[str]) -> dict[str, Any]:
         """Return the derivatives by name."""
@@ -74,55 +82,33 @@ class _Adjoint:
         """Return `g`, the derivative of `log det C` in the functional values, through the slopes `J(v)`."""
         functionals, slopes = self.functionals, self.estimate.slopes
         by_slope = np.zeros(functionals.size)
-        position = np.empty(functionals.size, dtype=int)
-        position[functionals.layout.order] = np.arange(functionals.size)
-        rows = np.empty(self.model.size, dtype=int)
-        rows[self.estimate.system.rows.order] = np.arange(self.model.size)
-        entries = [entry for nonlinear in functionals.nonlinear_blocks for entry in nonlinear.entries]
-        entries += list(functionals.linear_entries)
+        # The matrices are stored in the assembled order: invert the permutations.
+        position, rows = np.argsort(functionals.layout.order), np.argsort(self.estimate.system.rows.order)
         # ∂ log det C/∂J = 2 C⁻¹JΘ. Only the entries in the pattern of J are needed: summing these block by block costs
         # O(F²) operations, the whole product O(N²F).
         for nonlinear in functionals.nonlinear_blocks:
             for entry in nonlinear.curved_entries:
                 total = np.zeros(nonlinear.block.size)
-                for other in entries:
+                for other in functionals.entries:
                     prior = _symmetric_block(functionals.theta, position[entry], position[other])
                     inverse = _symmetric_block(self.inverse, rows[functionals.row[entry]], rows[functionals.row[other]])
                     total += np.einsum("ij,ij,j->i", prior, inverse, slopes[other])
                 by_slope[entry] = 2.0 * total
-        out = np.zeros(functionals.size)
         second = functionals.second_derivatives(self.estimate.expansion.values)
-        for nonlinear, derivatives in zip(functionals.nonlinear_blocks, second, strict=True):
-            for i, entry in enumerate(nonlinear.curved_entries):
-                terms = (derivatives[i, j] * by_slope[other] for j, other in enumerate(nonlinear.curved_entries))
-                out[entry] = sum(terms)
-        return out
-
-    def _solve(self, right: Float[np.ndarray, " F"]) -> Float[np.ndarray, " F"]:
-        """Return `h` with `(I − MΣ) h = g`."""
-        adjoint = self.hessian.solve_adjoint(right, ADJOINT_TOLERANCE, ACCEPTED_RESIDUAL)
-        if not np.isfinite(adjoint).all():
-            raise PilescoreError(
-                "the gradient could not be computed through the solution of the nonlinear equation: the exact Hessian "
-                "there is singular to working precision"
-            )
-        return adjoint
+        return functionals.pointwise_product(second, by_slope)
 
     def _temperatures(self, wanted: Sequence[str]) -> dict[str, float]:
         """Return the implicit derivatives in η and in the noise temperatures."""
         model, implicit = self.model, {}
         if "eta" in wanted:
             implicit["eta"] = float(self.moved.coefficients @ self.estimate.expansion.values) / float(model.eta)
-        start = 0
         numbers = (*range(len(model.data)), *range(len(model.physics)))
-        for block, i, temperature in zip(model.blocks, numbers, model.temperatures, strict=True):
-            rows = slice(start, start + block.size)
+        for block, rows, i, temperature in zip(model.blocks, self.rows, numbers, model.temperatures, strict=True):
             shared = TEMPERATURES[block.role]
             name = shared if block.temperature is None else f"{block.role}.{i}.{shared}"
             if name in wanted:
                 own = -float(self.weighted[rows] @ self.estimate.alpha[rows]) / temperature
                 implicit[name] = float(implicit.get(name, 0.0) + own)
-            start += block.size
         return implicit
 
     def _kernel(self, paths: dict[str, list[Path]]) -> dict[str, Any]:
@@ -165,12 +151,9 @@ class _Adjoint:
         tangent_rows = layout(system.model.blocks, tables)
         tangent = system.factored.covariance.coefficient_tangent([tangent_rows])
         total = float(self.linear_gradient.pull.contract(tangent)[0])
-        start = 0
-        for block, (change, _), table, jet, moved_jet in zip(
-            model.blocks, tangents, tables, jets, moved_jets, strict=True
+        for block, rows, (change, _), table, jet, moved_jet in zip(
+            model.blocks, self.rows, tangents, tables, jets, moved_jets, strict=True
         ):
-            rows = slice(start, start + block.size)
-            start += block.size
             in_value = np.asarray(change)
             in_slopes, in_moved = ((table * each).sum(axis=0) for each in (jet, moved_jet))
             if block.matrix is not None:

@@ -65,12 +65,7 @@ class Hessian:
 
     def times_curvature(self, vector: Float[np.ndarray, " F"]) -> Float[np.ndarray, " F"]:
         """Return `Mx`."""
-        out = np.zeros(len(vector))
-        for nonlinear, block in zip(self.estimate.functionals.nonlinear_blocks, self.curvature, strict=True):
-            for i, entry in enumerate(nonlinear.curved_entries):
-                terms = (block[i, j] * vector[other] for j, other in enumerate(nonlinear.curved_entries))
-                out[entry] = sum(terms)
-        return out
+        return self.estimate.functionals.pointwise_product(self.curvature, vector)
 
     def times_posterior(self, vector: Float[np.ndarray, " F"]) -> DualExpansion:
         """Return `Σx` as values, with its coefficients `x − JᵀC⁻¹JΘx`."""
@@ -114,8 +109,7 @@ class Hessian:
         """
         if not any(block.any() for block in self.curvature):
             return 0.0, None
-        size = self.estimate.functionals.size
-        vector = np.zeros(size)
+        vector = np.zeros(self.estimate.functionals.size)
         vector[self.curved] = np.random.default_rng(0).standard_normal(len(self.curved))
         vector = self.times_curvature(vector)
         basis: list[np.ndarray] = []
@@ -141,11 +135,9 @@ class Hessian:
                 following = following - float(following @ old_image.values) * old
             values, vectors = eigh_tridiagonal(np.array(diagonal), np.array(off_diagonal[: len(diagonal) - 1]))
             before, largest = largest, float(values[-1])
-            weights = vectors[:, -1]
-            direction = DualExpansion(
-                sum(w * image.coefficients for w, image in zip(weights, images, strict=True)) + np.zeros(size),
-                sum(w * image.values for w, image in zip(weights, images, strict=True)) + np.zeros(size),
-            )
+            direction = DualExpansion(np.zeros(len(vector)), np.zeros(len(vector)))
+            for weight, each in zip(vectors[:, -1], images, strict=True):
+                direction = direction.towards(each, float(weight))
             if largest > 1.0 or largest - before < EIGENVALUE_TOLERANCE * (1.0 - largest):
                 break
             vector = following
@@ -158,16 +150,12 @@ class Hessian:
         if count == 0:
             return 0.0
         require_memory(count, 8.0 * (3 * count**2 + 2 * count * system.model.size), "the exact Hessian")
-        place = np.empty(functionals.size, dtype=int)
-        place[functionals.layout.order] = np.arange(functionals.size)
+        place = np.argsort(functionals.layout.order)  # the inverse of the permutation
         # Θ is stored by its lower triangle: read each entry at (larger, smaller) index.
         prior = functionals.theta[np.maximum.outer(place, place[curved]), np.minimum.outer(place, place[curved])]
         cross = np.zeros((system.model.size, count), order="F")
-        for entry in functionals.linear_entries:
-            cross[functionals.row[entry]] = prior[entry]
-        for nonlinear in functionals.nonlinear_blocks:
-            for entry in nonlinear.entries:
-                cross[nonlinear.rows] += slopes[entry, None] * prior[entry]
+        for entry in functionals.entries:
+            cross[functionals.row[entry]] += slopes[entry, None] * prior[entry]
         half = system.factor.half_solve(np.asfortranarray(cross[system.rows.order]))
         covariance = prior[curved] - self_product(half.T)
         # With Σ = LLᵀ, det(I − ΣM) = det(I − LᵀML), which is symmetric. Pivoting reveals the numerical rank: Σ is

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -79,6 +79,11 @@ class Functionals:
         """The number of functionals, F."""
         return len(self.row)
 
+    @property
+    def entries(self) -> list[slice]:
+        """The positions of the functionals of each operator, those of nonlinear blocks first."""
+        return [*(entry for each in self.nonlinear_blocks for entry in each.entries), *self.linear_entries]
+
     @functools.cached_property
     def deviations(self) -> Float[np.ndarray, " F"]:
         """The prior standard deviations of the functionals."""
@@ -100,12 +105,8 @@ class Functionals:
         """Return `Jᵀa` for the Jacobian with these slopes."""
         return slopes * weights[self.row]
 
-    def observed(self, values: Float[np.ndarray, " F"]) -> Float[np.ndarray, " N"]:
-        """Return the noise-free observations `F(v)`; they are not finite where `P` is not."""
-        return self.linearise(values)[0]
-
     def linearise(self, values: Float[np.ndarray, " F"]) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " F"]]:
-        """Return the noise-free observations `F(v)` and the slopes of `F` there."""
+        """Return the noise-free observations `F(v)` and the slopes of `F` there; not finite where `P` is not."""
         out, slopes = np.empty(self.model.size), np.ones(self.size)
         for entry in self.linear_entries:
             out[self.row[entry]] = values[entry]
@@ -125,6 +126,17 @@ class Functionals:
             np.asarray(_second_derivatives(each.operator, each.curved, each.block.points, each.values(values)))
             for each in self.nonlinear_blocks
         ]
+
+    def pointwise_product(
+        self, blocks: Sequence[Float[np.ndarray, "curved curved m"]], vector: Float[np.ndarray, " F"]
+    ) -> Float[np.ndarray, " F"]:
+        """Return a product with a matrix that couples only curved values at the same node of the same block."""
+        out = np.zeros(self.size)
+        for nonlinear, matrices in zip(self.nonlinear_blocks, blocks, strict=True):
+            for entry, row in zip(nonlinear.curved_entries, matrices, strict=True):
+                terms = (each * vector[other] for each, other in zip(row, nonlinear.curved_entries, strict=True))
+                out[entry] = sum(terms)
+        return out
 
     def values_of(self, function: Callable[[Any], Any]) -> Float[np.ndarray, " F"]:
         """Return the functionals of a JAX function of the point."""

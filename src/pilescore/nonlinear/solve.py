@@ -26,7 +26,7 @@ from ..errors import (
 from ..model import Model
 from ..parallel import progress_bar
 from ..solvers import solve
-from .gauss_newton import LOOSE_DECREMENT, DualExpansion, GaussNewton, GaussNewtonStep, MapEstimate, Status
+from .gauss_newton import LOOSE_DECREMENT, DualExpansion, GaussNewton, GaussNewtonStep, MapEstimate, StartPoint, Status
 from .hessian import Hessian, newton_step
 from .linearisation import Functionals, functionals_of, linear_model
 
@@ -210,31 +210,21 @@ def solve_nonlinear(
     functionals = functionals_of(model)
     if not any(nonlinear.curved for nonlinear in functionals.nonlinear_blocks):
         levels = (1.0,)
-    queue: list[tuple[DualExpansion | Float[np.ndarray, " F"], bool]]
+    queue: list[tuple[StartPoint, bool]]
     if isinstance(checked, int):
         random = _random(functionals, checked - 1, as_count(seed, "seed", least=0))
         queue = [(start, False) for start in (_zero(functionals), *random)]
     else:
         queue = [_as_start(functionals, start) for start in checked]
-    best: MapEstimate | None = None
-    failure: PilescoreError | None = None
-    count = 0
     with progress_bar(0, "solve", progress) as bar:
+        attempts = _Attempts(functionals, decrement, True, bar.update)
         for start, warm in queue:
-            iteration = GaussNewton(functionals, decrement, budget, True, newton_step, bar.update)
-            try:
-                estimate = _minimum(iteration, start, (1.0,) if warm else levels)
-                best = estimate if best is None or _rank(estimate) < _rank(best) else best
-            except (InputError, NotPositiveDefiniteError) as error:  # P is not defined there, or far too steep
-                failure = failure or error
-                if isinstance(checked, int) and start is queue[0][0]:
-                    queue += [(fallback, False) for fallback in _by_linear_blocks(functionals)]
-            count += len(iteration.steps)
-    if best is None:
-        assert failure is not None
-        raise failure
+            error = attempts.run(start, budget, (1.0,) if warm else levels)
+            if error is not None and isinstance(checked, int) and start is queue[0][0]:
+                queue += [(fallback, False) for fallback in _by_linear_blocks(functionals)]
+    best = attempts.result()
     best.system.warn_if_imprecise(stacklevel=3)
-    return as_solution(best, count)
+    return as_solution(best, attempts.count)
 
 
 def solve_or_follow(model: Model, before: Float[np.ndarray, " F"] | None, *, explain: bool) -> MapEstimate:
@@ -243,35 +233,63 @@ def solve_or_follow(model: Model, before: Float[np.ndarray, " F"] | None, *, exp
     If that fails, other starts follow: the zero function, then random functions.
     """
     functionals = functionals_of(model)
-    zero = _zero(functionals)
-    starts: list[tuple[DualExpansion | Float[np.ndarray, " F"], int, tuple[float, ...]]]
-    starts = [(zero, MAX_EVALUATIONS, CONTINUATION)]
+    attempts = _Attempts(functionals, SEARCH_TOLERANCE, explain)
     if before is not None and len(before) == functionals.size:
-        starts.insert(0, (before, WARM_EVALUATIONS, (1.0,)))
+        attempts.run(before, WARM_EVALUATIONS, (1.0,))
+        if attempts.is_good():
+            return attempts.result()
+    error = attempts.run(_zero(functionals), MAX_EVALUATIONS, CONTINUATION)
+    if isinstance(error, NotPositiveDefiniteError):
+        raise error  # it failed even with inflated noise: no other start can help
+    if not attempts.is_good():
+        fallbacks = [] if error is None else _by_linear_blocks(functionals)
+        for start in (*fallbacks, *_random(functionals, RANDOM_STARTS, 0)):
+            attempts.run(start, MAX_EVALUATIONS, CONTINUATION)
+            if attempts.is_good():
+                break
+    return attempts.result()
+
+
+@dataclasses.dataclass(eq=False)
+class _Attempts:
+    """Gauss–Newton from several starts. The best estimate and the first failure are kept."""
+
+    functionals: Functionals
+    tolerance: float
+    explain: bool
+    update: Callable[[int], object] = lambda count: None
     best: MapEstimate | None = None
     failure: PilescoreError | None = None
-    while starts:
-        start, budget, levels = starts.pop(0)
+    count: int = 0
+    """The number of factorisations."""
+
+    def run(self, start: StartPoint, budget: int, levels: tuple[float, ...]) -> PilescoreError | None:
+        """Run from a start; return the error if `P` is not defined there or far too steep."""
+        iteration = GaussNewton(self.functionals, self.tolerance, budget, self.explain, newton_step, self.update)
         try:
-            iteration = GaussNewton(functionals, SEARCH_TOLERANCE, budget, explain, newton_step)
             estimate = _minimum(iteration, start, levels)
-            best = estimate if best is None or _rank(estimate) < _rank(best) else best
-            if _is_good(best):
-                return best
         except (InputError, NotPositiveDefiniteError) as error:
-            failure = failure or error
-            if start is zero and isinstance(error, NotPositiveDefiniteError):
-                raise  # it failed even with inflated noise: no other start can help
-            if start is zero:
-                fallbacks = _by_linear_blocks(functionals)
-                starts += [(fallback, MAX_EVALUATIONS, CONTINUATION) for fallback in fallbacks]
-        if start is zero:
-            random = _random(functionals, RANDOM_STARTS, 0)
-            starts += [(function, MAX_EVALUATIONS, CONTINUATION) for function in random]
-    if best is None:
-        assert failure is not None
-        raise failure
-    return best
+            self.failure = self.failure or error
+            return error
+        finally:
+            self.count += len(iteration.steps)
+        if self.best is None or _rank(estimate) < _rank(self.best):
+            self.best = estimate
+        return None
+
+    def is_good(self) -> bool:
+        """Whether there is no reason to look for a better solution."""
+        if self.best is None:
+            return False
+        near = self.best.decrement <= LOOSE_DECREMENT * (1.0 + 2.0 * abs(self.best.objective))
+        return self.best.status == "converged" or (self.best.status == "stagnated" and near)
+
+    def result(self) -> MapEstimate:
+        """Return the best estimate, or raise the first failure if there is none."""
+        if self.best is None:
+            assert self.failure is not None
+            raise self.failure
+        return self.best
 
 
 def as_solution(estimate: MapEstimate, factorisations: int) -> Solution:
@@ -285,12 +303,6 @@ def as_solution(estimate: MapEstimate, factorisations: int) -> Solution:
     linearised, laplace = system.quadratic / n + complexity, 2.0 * estimate.objective / n + complexity
     ending = estimate.status, estimate.reason, estimate.steps, factorisations, estimate.expansion
     return Solution(linear, functionals.model, linearised, laplace, *ending)
-
-
-def _is_good(estimate: MapEstimate) -> bool:
-    """Whether there is no reason to look for a better solution."""
-    near = estimate.decrement <= LOOSE_DECREMENT * (1.0 + 2.0 * abs(estimate.objective))
-    return estimate.status == "converged" or (estimate.status == "stagnated" and near)
 
 
 def _rank(estimate: MapEstimate) -> tuple[bool, float]:
@@ -318,7 +330,7 @@ def _checked_starts(model: Model, starts: Any) -> int | list[Any]:
     return every
 
 
-def _as_start(functionals: Functionals, start: Any) -> tuple[DualExpansion | Float[np.ndarray, " F"], bool]:
+def _as_start(functionals: Functionals, start: Any) -> tuple[StartPoint, bool]:
     """Return the functional values of a start, and whether it is an earlier solution."""
     if isinstance(start, Solution):
         same = len(start.expansion.values) == functionals.size
@@ -361,9 +373,7 @@ def _random(functionals: Functionals, count: int, seed: int) -> list[DualExpansi
     return functions
 
 
-def _minimum(
-    iteration: GaussNewton, start: DualExpansion | Float[np.ndarray, " F"], levels: tuple[float, ...]
-) -> MapEstimate:
+def _minimum(iteration: GaussNewton, start: StartPoint, levels: tuple[float, ...]) -> MapEstimate:
     """Run Gauss–Newton, and leave stationary points that are not minima along directions of negative curvature."""
     estimate = iteration.run(start, levels)
     for escapes_left in range(MAX_ESCAPES, -1, -1):

@@ -268,8 +268,8 @@ def _before(settings: PinnSettings, architecture: Architecture) -> xr.Dataset:
     rows = []
     for seed in range(settings.architecture_seeds):
         score = ps.network_pile(network(architecture), architecture.initial(seed), of, progress=False)
-        rows.append({form: score.at(form=form).value for form in BEFORE})
-    return xr.Dataset(columns(rows, "start", "before_") | {"size": np.int32(score.parameters)})
+        rows.append({f"before_{form}": score.at(form=form).value for form in BEFORE})
+    return xr.Dataset(columns(rows, "start") | {"size": np.int32(score.parameters)})
 
 
 def _after(settings: PinnSettings, architecture: Architecture, trained: xr.Dataset) -> xr.Dataset:

@@ -55,7 +55,8 @@ def sweep_panel(
 
 def _error_curve(name: str, errors: xr.DataArray, along: str, colour: int) -> Curve:
     """Return errors on a logarithmic axis: the geometric mean over seeds, ± two deviations of the logarithm."""
-    return Curve(name, errors[along].values, *map(np.exp, _band(np.log(errors))), colour)
+    mean, low, high = (np.exp(each) for each in _band(np.log(errors)))
+    return Curve(name, errors[along].values, mean, low, high, colour)
 
 
 def _band(values: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
