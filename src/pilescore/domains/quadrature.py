@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias, TypeVar, final
 
 import numpy as np
@@ -61,13 +61,13 @@ class Rule(abc.ABC):
     def resized(self, factor: float | int) -> Rule:
         """Return a rule with about `factor` times the nodes on each axis; a sampled rule has `factor`² times in all."""
 
-    @abc.abstractmethod
     def without(self, axis: int) -> Rule:
         """Return the rule for the remaining axes: sizes for a box become sizes for its faces."""
+        return self
 
-    @abc.abstractmethod
     def independent(self, index: int) -> Rule:
         """Return the rule with an independent random stream for each `index`; a deterministic rule returns itself."""
+        return self
 
     def restricted(self, fixed: Sequence[int], dimension: int) -> Rule:
         """Return the rule for the axes that are not fixed; a rule with sizes for only these is unchanged."""
@@ -126,9 +126,6 @@ class _PerAxis(Rule):
         if not isinstance(self.size, tuple):
             return self
         return type(self)(_dropped(self.size, axis))
-
-    def independent(self, index: int) -> Rule:
-        return self
 
 
 @final
@@ -235,7 +232,7 @@ class ClenshawCurtis(_PerAxis):
         b = np.where(2 * j == last, 1.0, 2.0)
         weights = (1 - np.cos(2 * np.outer(theta, j)) @ (b / (4.0 * j**2 - 1))) / last
         weights[[0, -1]] /= 2
-        return np.sin(theta / 2) ** 2, weights
+        return np.sin(theta / 2) ** 2, weights  # (1 − cos θ)/2 would cancel near 0
 
 
 @final
@@ -294,18 +291,20 @@ class TensorRule(Rule):
         """Return the product of the other rules."""
         return TensorRule(*_dropped(self.rules, axis))
 
-    def independent(self, index: int) -> TensorRule:
-        """Return the rule itself: it is deterministic."""
-        return self
 
-
+@dataclass(frozen=True, repr=False)
 class _Sampled(Rule):
     """A rule that draws points in all dimensions at once and gives them equal weights."""
 
     size: int
-    seed: int
+    seed: int = 0
 
     sampled: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        object.__setattr__(self, "size", as_count(self.size, f"{name} size"))
+        object.__setattr__(self, "seed", as_count(self.seed, f"{name} seed", 0))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.size}, seed={self.seed})"
@@ -324,12 +323,13 @@ class _Sampled(Rule):
             return _product([])
         return self._draw(dimension), np.full(self.size, 1 / self.size)
 
-    def without(self, axis: int) -> Rule:
-        return self
+    def independent(self, index: int) -> Rule:
+        # Stream 0 has the seed itself, so that a union of one region has the nodes of the region.
+        mixed = int(np.random.SeedSequence([self.seed, index]).generate_state(1)[0])
+        return replace(self, seed=mixed) if index else self
 
 
 @final
-@dataclass(frozen=True, repr=False)
 class Sobol(_Sampled):
     """Scrambled Sobol' points with equal weights; the error for smooth functions is nearly O(1/n).
 
@@ -348,15 +348,10 @@ class Sobol(_Sampled):
     True
     """
 
-    size: int
-    seed: int = 0
-
     def __post_init__(self) -> None:
-        size = as_count(self.size, "Sobol size")
-        following = 1 << (size - 1).bit_length()
-        require(size == following, "Sobol size", size, f"a power of two; the next one is {following}")
-        object.__setattr__(self, "size", size)
-        object.__setattr__(self, "seed", as_count(self.seed, "Sobol seed", 0))
+        super().__post_init__()
+        following = 1 << (self.size - 1).bit_length()
+        require(self.size == following, "Sobol size", self.size, f"a power of two; the next one is {following}")
 
     def _draw(self, dimension: int) -> Float[np.ndarray, "m d"]:
         from scipy.stats import qmc  # imported here because it takes longer than everything else together
@@ -369,13 +364,8 @@ class Sobol(_Sampled):
         exponent = round(np.log2(self.size * as_positive(factor, "factor") ** 2))
         return Sobol(2 ** max(0, exponent), self.seed)
 
-    def independent(self, index: int) -> Sobol:
-        """Return the rule with a different scrambling for each `index`."""
-        return Sobol(self.size, _stream(self.seed, index))
-
 
 @final
-@dataclass(frozen=True, repr=False)
 class MonteCarlo(_Sampled):
     """Independent uniform points with equal weights; the standard error is σ(f) / √n.
 
@@ -394,23 +384,12 @@ class MonteCarlo(_Sampled):
     ((1000, 4), 0.001)
     """
 
-    size: int
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", as_count(self.size, "MonteCarlo size"))
-        object.__setattr__(self, "seed", as_count(self.seed, "MonteCarlo seed", 0))
-
     def _draw(self, dimension: int) -> Float[np.ndarray, "m d"]:
         return np.random.default_rng(self.seed).random((self.size, dimension))
 
     def resized(self, factor: float | int) -> MonteCarlo:
         """Return a rule with `factor`² times the points, rounded to an integer."""
         return MonteCarlo(max(1, round(self.size * as_positive(factor, "factor") ** 2)), self.seed)
-
-    def independent(self, index: int) -> MonteCarlo:
-        """Return the rule with a different random stream for each `index`."""
-        return MonteCarlo(self.size, _stream(self.seed, index))
 
 
 def _chebyshev_nodes(n: int) -> Float[np.ndarray, " n"]:
@@ -446,8 +425,3 @@ def _dropped(items: tuple[T, ...], axis: int) -> tuple[T, ...]:
     good = as_count(axis, "axis", 0) < len(items)
     require(good, "axis", axis, f"an axis below {len(items)}, the number of axes of the rule")
     return items[:axis] + items[axis + 1 :]
-
-
-def _stream(seed: int, index: int) -> int:
-    """Return the seed of the independent stream with this index; stream 0 has the seed itself."""
-    return int(np.random.SeedSequence([seed, index]).generate_state(1)[0]) if index else seed
