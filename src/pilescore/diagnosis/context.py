@@ -13,8 +13,8 @@ from jaxtyping import Int
 
 from ..errors import PilescoreError
 from ..inference import Pile, Score, WarmStart, systems_of
-from ..model import Model, is_temperature, named_paths
-from ..search import Minimum, SearchSpace
+from ..model import Model, eta_and_temperatures
+from ..search import Minimum, SearchSpace, Side, bounds_reached
 from .findings import Finding, Severity, Thresholds
 from .residuals import Residuals, residuals_of, robust_sizes, without_rows
 
@@ -22,7 +22,7 @@ FEWEST_DATA = 8
 """With fewer data, their spread is not meaningful."""
 
 UNLIKELY_DEVIATIONS = 3.0
-"""An outlier is also this many predicted deviations off: in a smooth problem the largest of tiny errors is none."""
+"""An outlier is also this many predicted deviations off: in a smooth problem even the largest error may be tiny."""
 
 LARGEST_OUTLIER_FRACTION = 0.05
 """If a larger fraction of the data has large errors, the noise has heavy tails and they are not outliers."""
@@ -107,20 +107,13 @@ class DiagnosisContext:
         # The bounds of a profiled search hold at another η.
         if self.space is None or (self.minimum is not None and self.minimum.score.profiled):
             return {}
-        low, high = np.array(self.space.bounds).T
-        u = self.space.encode(self.space.values_of(self.source))
-        return dict(zip(self.space.names, ((u - low) / (high - low)).tolist(), strict=True))
+        return self.space.positions(self.space.encode(self.space.values_of(self.source)))
 
     @functools.cached_property
-    def at_bounds(self) -> dict[str, Literal["lower", "upper"]]:
+    def at_bounds(self) -> dict[str, Side]:
         """Hyperparameters that are at a bound."""
-        sides: dict[str, Literal["lower", "upper"]] = {}
-        if self.minimum is not None:
-            sides |= self.minimum.at_bounds
-        near = self.thresholds.at_bound
-        sides |= {name: "lower" for name, position in self.positions.items() if position <= near}
-        sides |= {name: "upper" for name, position in self.positions.items() if position >= 1.0 - near}
-        return sides
+        found = {} if self.minimum is None else self.minimum.at_bounds
+        return {**found, **bounds_reached(self.positions, self.thresholds.at_bound)}
 
     def was_searched(self, name: str) -> bool:
         """Whether a hyperparameter, or an element of it, was searched over; True for all if no search is known."""
@@ -131,8 +124,8 @@ class DiagnosisContext:
     @property
     def temperatures(self) -> dict[str, float]:
         """γ, ρ, η and the temperatures of single blocks, by name."""
-        paths = named_paths(self.model)
-        return {name: float(v) for name, v in self.model.parameters.items() if is_temperature(paths[name][0])}
+        values = self.model.parameters
+        return {name: float(values[name]) for name in eta_and_temperatures(self.model)}
 
     @functools.cached_property
     def length_profile(self) -> dict[float, float]:

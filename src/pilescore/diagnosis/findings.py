@@ -99,7 +99,7 @@ class Finding:
     value: float
     """The measured number; NaN if the check was skipped."""
     threshold: float
-    """The number from which on it fires."""
+    """The value beyond which it fires."""
     below: bool
     """Whether it fires below the threshold, instead of above it."""
     measure: str

@@ -20,7 +20,7 @@ from ..parallel import threads
 from ..solvers import EPS, solve
 
 LARGEST_GROUP = 600
-"""The largest number of rows that are searched for a systematic difference; of a larger group, so many are taken."""
+"""The largest number of rows that are searched for a systematic difference; larger groups are thinned to it."""
 
 DIFFERENCE_LENGTHS = (0.1, 0.3, 1.0, 3.0)
 """Lengths of a systematic difference, as fractions of the extent of a group."""
@@ -75,17 +75,14 @@ class Residuals:
     @functools.cached_property
     def groups(self) -> dict[str, Int[np.ndarray, " n"]]:
         """The rows of the data, of the equations and of the conditions, if the model has them."""
-        kinds = [block_kind(block, self.model) for block in self.model.blocks]
-        row_kinds = np.repeat(kinds, [block.size for block in self.model.blocks])
+        kinds = np.array([block_kind(block, self.model) for block in self.model.blocks])
         names = [name for name in ("data", "equation", "conditions") if name in kinds]
-        return {name: np.flatnonzero(row_kinds == name) for name in names}
+        return {name: np.flatnonzero(kinds[self.block] == name) for name in names}
 
     def equation_mismatch(self) -> float:
         """Return the residual of the posterior mean in the worst equation, as a fraction of the size of its terms."""
-        worst, start = 0.0, 0
-        for block in self.model.blocks:
-            rows = slice(start, start + block.size)
-            start += block.size
+        worst = 0.0
+        for block, rows in zip(self.model.blocks, self.model.rows, strict=True):
             if block_kind(block, self.model) == "equation" and not block.is_functional:
                 weights = block.weights / block.weights.sum()
                 terms = [self._term(block, i) for i in range(len(block.indices))]
@@ -112,6 +109,7 @@ class Residuals:
         """
         if group not in self._predicted:
             rows = self.groups[group]
+            # Only the lower triangle of the inverse is known: rows have to be taken in the order of assembly.
             place = np.sort(self.order[rows])
             part = np.tril(self.inverse[np.ix_(place, place)])
             covariance = cho_solve(cho_factor(part, lower=True), np.eye(len(place)))
@@ -156,19 +154,11 @@ def robust_sizes(residuals: Residuals) -> Float[np.ndarray, " n"]:
 
 def without_rows(model: Model, rows: Int[np.ndarray, " k"]) -> Model:
     """Return a model without some of its data, given by their rows in the stacked order."""
-    kept, start = [], 0
-    for block in model.data:
-        keep = np.setdiff1d(np.arange(block.size), rows - start)
-        start += block.size
-        if len(keep):
-            parts: dict[str, Any] = {name: getattr(block, name)[keep] for name in ("values", "weights")}
-            if block.matrix is not None:
-                parts["matrix"] = block.matrix[keep]
-            else:
-                parts["points"] = block.points[keep]
-                parts["table"] = None if block.table is None else block.table[:, keep]
-            kept.append(dataclasses.replace(block, **parts))
-    return model.replace(data=kept)
+    left = [
+        (block, np.setdiff1d(np.arange(block.size), rows - where.start))
+        for block, where in zip(model.data, model.rows, strict=False)
+    ]
+    return model.replace(data=[block.restricted(keep) for block, keep in left if len(keep)])
 
 
 def block_kind(block: Observation, model: Model) -> str:
@@ -217,7 +207,7 @@ def disagreement(residuals: Residuals, group: str, *, smooth: bool = True) -> Di
     """
     rows = residuals.groups[group]
     errors, covariance = residuals.predicted(group)
-    centres = _centres(residuals.model)[rows]
+    centres = np.concatenate([block.centres for block in residuals.model.blocks])[rows]
     if len(rows) > LARGEST_GROUP:  # sorted by position: the choice does not depend on the order of the rows
         some = np.lexsort(centres.T)[np.linspace(0, len(rows) - 1, LARGEST_GROUP).round().astype(int)]
         rows, errors, covariance, centres = rows[some], errors[some], covariance[np.ix_(some, some)], centres[some]
@@ -284,15 +274,3 @@ def _with_slopes(known: np.ndarray, errors: np.ndarray, parts: Any, factors: Any
     inverse = cho_solve(factor, np.eye(len(errors))) if parts else None
     slopes = [0.5 * float(np.vdot(inverse, part) - weights @ part @ weights) for part in parts]
     return value, np.array(slopes)
-
-
-def _centres(model: Model) -> Float[np.ndarray, "N d"]:
-    """Return a point for each value; for a functional, the weighted mean of its points."""
-    places = []
-    for block in model.blocks:
-        if block.matrix is None:
-            places.append(block.points)
-        else:
-            weights = np.abs(block.matrix)
-            places.append(weights @ block.points / weights.sum(axis=1, keepdims=True))
-    return np.concatenate(places)

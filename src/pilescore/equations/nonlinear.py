@@ -128,13 +128,6 @@ class Nonlinear(eqx.Module):
         """The highest order of differentiation."""
         return max(operator.order for operator in self.of)
 
-    def same(self, other: object) -> bool:
-        """Whether both are the same function of the same operators and parameters."""
-        if not isinstance(other, Nonlinear) or other.function is not self.function or len(other.of) != len(self.of):
-            return False
-        first, second = ({atom.name: float(atom.value) for atom in one.atoms} for one in (self, other))
-        return first == second and all(a.same(b) for a, b in zip(self.of, other.of, strict=True))
-
     def indices(self, dimension: int) -> tuple[MultiIndex, ...]:
         """Return the multi-indices of all operators, for points with `dimension` coordinates."""
         return tuple(sorted({alpha for operator in self.of for alpha in operator.indices(dimension)}))

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from ..domains import Nodes
 from ..equations import Operator, identity
-from ..errors import InputError, as_array, as_positive, as_vector, require
+from ..errors import InputError, as_positive, as_vector, require
 from ..model import Model, check_nodes, evaluate
 from .posterior import Posterior, posterior
 
@@ -159,7 +159,7 @@ def accuracy(
     >>> errors.data.relative_l2 < 1e-3, errors.physics.relative_l2 < 1e-3
     (True, True)
     """
-    known = reference(truth, on, operator, operator_truth=operator_truth, scale=scale)
+    known = reference(KnownSolution(truth, on, operator, operator_truth, scale))
     return measured(model if isinstance(model, Posterior) else posterior(model), known)
 
 
@@ -176,55 +176,47 @@ class Reference:
     """For each operator the divisor of the squared errors."""
 
 
-def reference(
-    truth: Callable[[Any], Any], on: Nodes, operator: Operator | None, *, operator_truth: Any, scale: Any
-) -> Reference:
-    """Evaluate a known solution at nodes; the arguments are the same as for `accuracy`."""
+def reference(known: KnownSolution) -> Reference:
+    """Evaluate a known solution at its nodes, which must be given."""
+    on, truth, operator, exact = known.on, known.truth, known.operator, known.operator_truth
     check_nodes(on, "on")
+    assert on is not None
     require(callable(truth), "truth", truth, "a function of one point")
     operators = [identity]
     targets = [as_vector(evaluate(truth, on.points, "truth"), "truth", len(on), "node")]
-    scales = [_scale(identity, targets[0], on, None)]
+    scales = [_scale(identity, targets[0], on)]
     if operator is None:
-        require(operator_truth is None, "operator_truth", operator_truth, "nothing without an operator")
+        require(exact is None, "operator_truth", exact, "nothing without an operator")
     else:
         require(isinstance(operator, Operator), "operator", operator, "an operator such as ps.laplacian(box)")
-        exact = operator(truth) if operator_truth is None else operator_truth
-        values = evaluate(exact, on.points, "operator_truth") if callable(exact) else as_array(exact, "operator_truth")
+        exact = operator(truth) if exact is None else exact
+        values = evaluate(exact, on.points, "operator_truth") if callable(exact) else exact
         operators.append(operator)
         targets.append(as_vector(values, "operator_truth", len(on), "node"))
-        scales.append(_scale(operator, targets[1], on, None if scale is None else as_positive(scale, "scale")))
+        scales.append(_scale(operator, targets[1], on) if known.scale is None else as_positive(known.scale, "scale"))
     return Reference(on, tuple(operators), tuple(targets), tuple(scales))
 
 
 def measured(post: Posterior, known: Reference, variance_factor: float = 1.0) -> Accuracy:
     """Return the errors of a posterior, with its variances multiplied by a factor such as a profiled `η̂/η`."""
-    triples = zip(known.operators, known.targets, known.scales, strict=True)
-    risks = [_risk(post, operator, target, known.on, scale, variance_factor) for operator, target, scale in triples]
+    points, weights = known.on.points, known.on.weights
+    risks = []
+    for operator, target, scale in zip(known.operators, known.targets, known.scales, strict=True):
+        error = post.mean(points, operator) - target
+        bias = float(weights @ error**2) / scale
+        variance = variance_factor * float(weights @ post.variance(points, operator)) / scale
+        largest = float(np.abs(target).max())
+        worst = float(np.abs(error).max()) / largest if largest > 0 else float("nan")
+        risks.append(Risk(bias + variance, bias, variance, bias**0.5, worst, scale))
     return Accuracy(risks[0], risks[1] if len(risks) > 1 else None)
 
 
-def _scale(operator: Operator, target: Float[np.ndarray, " m"], on: Nodes, given: float | None) -> float:
+def _scale(operator: Operator, target: Float[np.ndarray, " m"], on: Nodes) -> float:
     size = float(on.weights @ target**2)
-    if given is None and not size > 1e-20 * float(on.weights.sum()):
+    # If D f = 0, its computed values are rounding errors, and an error relative to them would mean nothing.
+    if not size > 1e-20 * float(on.weights.sum()):
         raise InputError(
             f"scale: {operator} of the true solution is zero, which leaves its relative error undefined. "
             "Give a scale to divide by, such as β² ∫ (∂f/∂x)² for convection."
         )
-    return size if given is None else given
-
-
-def _risk(
-    post: Posterior,
-    operator: Operator,
-    target: Float[np.ndarray, " m"],
-    on: Nodes,
-    scale: float,
-    variance_factor: float,
-) -> Risk:
-    error = post.mean(on.points, operator) - target
-    bias = float(on.weights @ error**2) / scale
-    variance = variance_factor * float(on.weights @ post.variance(on.points, operator)) / scale
-    largest = float(np.abs(target).max())
-    worst = float(np.abs(error).max()) / largest if largest > 0 else float("nan")
-    return Risk(bias + variance, bias, variance, bias**0.5, worst, scale)
+    return size

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -195,7 +194,9 @@ def data_free_pile(model: Model, *, refine: float | int = 1.5, tolerance: float 
     logdet = _logdet(model)
     others = [refine_without_data(model, f) for f in (1 / factor, factor)]
     coarser, finer = (math.nan if other is None else _logdet(other).value for other in others)
-    problem = "" if others[1] is not None else next(filter(None, map(_unrefinable, model.blocks, model.labels)))
+    labelled = zip(model.labels, model.blocks, strict=True)
+    reasons = (f"block {label!r} {block.unrefinable}" for label, block in labelled if block.unrefinable)
+    problem = "" if others[1] is not None else next(reasons)
     determinant = _resolved(logdet.value, model.size, coarser, finer, limit, problem)
     determinant = dataclasses.replace(determinant, lower=logdet.lower, upper=logdet.upper)
     # log det C = log det S + log det(I + S^-½ ηQ S^-½): the noise alone makes the constant.
@@ -282,39 +283,18 @@ def refine_without_data(model: Model, factor: float) -> Model | None:
     return None if None in blocks else model.replace(physics=blocks)
 
 
-def _unrefinable(block: Observation, label: str) -> str:
-    """Return the reason why the nodes of a block cannot be refined; empty if they can."""
-    if block.nodes is None:
-        return f"block {label!r} consists of functionals, which have no rule to refine"
-    if block.nodes.rule is None:
-        return f"the nodes of block {label!r} are explicit points or a sum of different rules, and cannot be refined"
-    if block.refined(1.0, 0.0) is None:
-        return f"block {label!r} has a noise for each node instead of weights: finer rules do not converge"
-    return ""
-
-
 def whitened(model: Model) -> Layout:
     """Return the layout of the rows `S^-½ L`, with covariance `S^-½ Q S^-½`."""
-    blocks, tables = [], []
-    for block, temperature in zip(model.blocks, model.temperatures, strict=True):
-        scale = np.sqrt(2.0 * block.weights / temperature)
-        table = np.asarray(block.coefficients)
-        if block.matrix is None:
-            table = table * scale
-        else:
-            block = eqx.tree_at(lambda b: b.matrix, block, block.matrix * scale[:, None])
-        blocks.append(block)
-        tables.append(table)
-    return layout(blocks, tables)
+    pairs = zip(model.blocks, model.temperatures, strict=True)
+    return layout([block.scaled(np.sqrt(2.0 * block.weights / temperature)) for block, temperature in pairs])
 
 
 def _logdet(model: Model) -> Bounds:
     """Return `log det(I + S^-½ ηQ S^-½)`: adding the identity keeps all eigenvalues at 1 or above."""
     rows = whitened(model)
-    solver = model.solver
-    if not solver.forms_covariance:
+    if not model.solver.forms_covariance:
         whole = KernelCovariance(model.kernel, rows, float(model.eta), np.zeros(rows.size), np.ones(rows.size))
-        return solver.factor(whole).logdet
+        return model.solver.factor(whole).logdet
     matrix = covariance(model.kernel, rows, float(model.eta))
     largest = float(matrix.diagonal().max())
     matrix.T.flat[:: rows.size + 1] += 1.0

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..errors import InputError, NotPositiveDefiniteError, NotSolvedError, require
-from ..model import Model, is_temperature, named_paths, require_name
+from ..model import Model, eta_and_temperatures, named_paths, require_name
 from ..nonlinear import MapEstimate, Solution, as_solution, gradient, solve_or_follow
 from ..solvers import Bounds, NamedGradient, System, plain, solve
 from .score import Score, as_score
@@ -337,11 +337,8 @@ def _printed(model: Model) -> Pile:
 
 def at_profiled_scale(model: Model, score: Pile) -> Model:
     """Return the model with η and all temperatures multiplied by η̂/η: its PILE is the profiled score."""
-    factor = score.eta / float(model.eta)
-    paths = named_paths(model)
-    return model.replace(
-        {name: value * factor for name, value in model.parameters.items() if is_temperature(paths[name][0])}
-    )
+    factor, values = score.eta / float(model.eta), model.parameters
+    return model.replace({name: values[name] * factor for name in eta_and_temperatures(model)})
 
 
 def _from_systems(

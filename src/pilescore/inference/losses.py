@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ..errors import require
-from ..model import Model, Observation
+from ..model import Model
 from ..parallel import threads
 from ..solvers import System
 from .evidence import linear_system
@@ -124,11 +124,8 @@ def system_losses(system: System, variances: Float[np.ndarray, " n"]) -> Losses:
 
 def quadrature_weights(model: Model) -> Float[np.ndarray, " m"]:
     """Return the weights of all physics residuals in the order of `model.physics`."""
-    return np.concatenate([np.empty(0), *map(_weights, model.physics)])
-
-
-def _weights(block: Observation) -> Float[np.ndarray, " m"]:
-    return block.weights if block.nodes is None else block.nodes.weights
+    weights = [block.weights if block.nodes is None else block.nodes.weights for block in model.physics]
+    return np.concatenate([np.empty(0), *weights])
 
 
 def _data_rows(system: System) -> Int[np.ndarray, " n"]:

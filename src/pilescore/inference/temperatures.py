@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..covariance import assembly, covariance
-from ..model import TEMPERATURES, Model
+from ..model import Model
 from ..solvers import NotFactorableError, ShiftedCovariance, ShiftedScores, reduce_shifted
 from .evidence import Pile, at_best_scale, from_parts
 
@@ -25,7 +25,7 @@ SHIFT = 0.1
 """The cost of each point after the reduction, in factorisations."""
 
 TOGETHER = 64
-"""How many points are scored at once. Their vectors are in memory together, and are lost together if killed."""
+"""How many points are scored at once. Their vectors are in memory together, and an interrupted sweep loses them all."""
 
 SAME = 1e-11
 """Levels whose logarithms differ by less than this are the same level."""
@@ -42,7 +42,7 @@ def scores_by_temperature(
     A point maps names to temperatures: `eta`, shared ones and those of single blocks. The model supplies the others.
     Points come family by family. The score of a point does not depend on which other points are wanted.
     """
-    names = _temperature_names(model)
+    names = model.temperature_names
     defaults = model.parameters
     every = [*dict.fromkeys(names), "eta"]
     table = np.array([[float(point.get(name, defaults[name])) for name in every] for point in points])
@@ -104,16 +104,6 @@ def _pays(members: Sequence[int]) -> bool:
     return REDUCTION + SHIFT * len(members) < len(members)
 
 
-def _temperature_names(model: Model) -> list[str]:
-    """Return the name of the temperature of each block."""
-    names = []
-    for role, blocks in (("data", model.data), ("physics", model.physics)):
-        for i, block in enumerate(blocks):
-            shared = TEMPERATURES[role]
-            names.append(shared if block.temperature is None else f"{role}.{i}.{shared}")
-    return names
-
-
 def _best_families(levels: Float[np.ndarray, "K t"]) -> tuple[list[int], list[list[int]]]:
     """Return which levels vary together, and the points of each family, such that the total cost is least."""
     count, logs = levels.shape[1], np.nan_to_num(np.log(levels))
@@ -134,6 +124,7 @@ def _best_families(levels: Float[np.ndarray, "K t"]) -> tuple[list[int], list[li
 
 def _numbered(column: Float[np.ndarray, " K"]) -> Int[np.ndarray, " K"]:
     """Return a number for each entry of a column; entries that are equal up to rounding have the same number."""
+    # Not by rounding the logarithms: equal levels may lie on both sides of a boundary between rounded values.
     numbers, start, last = np.zeros(len(column), dtype=int), -math.inf, -1
     for i in np.argsort(column).tolist():
         if column[i] - start > SAME:

@@ -84,7 +84,7 @@ class Product(Kernel):
             terms = []
             for (a1, a2, m), (b1, b2, n) in itertools.product(leibniz_terms(a), leibniz_terms(b)):
                 first = single(part, a1, b1)
-                if vanishes(first):
+                if vanishes(first):  # most terms of products such as k.on(0) * k.on(1): do not expand the rest
                     continue
                 rest = from_part(part + 1, a2, b2)
                 if not vanishes(rest):

@@ -1,67 +1,46 @@
-"""The model: observations, conditions, a kernel, temperatures, and the names of its hyperparameters."""
+"""The model: observations, conditions, a kernel, temperatures, and the names of its hyperparameters.
+
+`__all__` lists the public names; names imported `as` themselves are for the other packages.
+"""
 
 from .conditions import cauchy, dirichlet, neumann, periodic, robin
-from .hyperparameters import (
-    TEMPERATURES,
-    Path,
-    as_grid,
-    find,
-    follow,
-    is_of_kernel,
-    is_positive,
-    is_temperature,
-    kernel_paths,
-    named_paths,
-    require_name,
-    role_of,
-)
-from .model import Model, check_smoothness
-from .observations import (
-    Functional,
-    Observation,
-    check_names,
-    check_nodes,
-    difference,
-    evaluate,
-    impose,
-    integral,
-    join_functionals,
-    labels,
-    observe,
-)
-from .solver import Solver, as_solver
+from .hyperparameters import Path as Path
+from .hyperparameters import as_grid as as_grid
+from .hyperparameters import eta_and_temperatures as eta_and_temperatures
+from .hyperparameters import find as find
+from .hyperparameters import follow as follow
+from .hyperparameters import is_of_kernel as is_of_kernel
+from .hyperparameters import is_positive as is_positive
+from .hyperparameters import is_temperature as is_temperature
+from .hyperparameters import kernel_paths as kernel_paths
+from .hyperparameters import named_paths as named_paths
+from .hyperparameters import path_of as path_of
+from .hyperparameters import require_name as require_name
+from .hyperparameters import role_of as role_of
+from .model import Model
+from .model import check_smoothness as check_smoothness
+from .observations import TEMPERATURES as TEMPERATURES
+from .observations import Functional, Observation, difference, impose, integral, join_functionals, observe
+from .observations import check_names as check_names
+from .observations import check_nodes as check_nodes
+from .observations import evaluate as evaluate
+from .observations import labels as labels
+from .solver import Solver
+from .solver import as_solver as as_solver
 
 __all__ = [
-    "TEMPERATURES",
     "Functional",
     "Model",
     "Observation",
-    "Path",
     "Solver",
-    "as_grid",
-    "as_solver",
     "cauchy",
-    "check_names",
-    "check_nodes",
-    "check_smoothness",
     "difference",
     "dirichlet",
-    "evaluate",
-    "find",
-    "follow",
     "impose",
     "integral",
-    "is_of_kernel",
-    "is_positive",
-    "is_temperature",
     "join_functionals",
-    "kernel_paths",
-    "labels",
-    "named_paths",
     "neumann",
     "observe",
     "periodic",
-    "require_name",
     "robin",
-    "role_of",
 ]

@@ -15,15 +15,15 @@ from typing import Any, TypeAlias
 import equinox as eqx
 import jax
 import numpy as np
-from jax.tree_util import DictKey, GetAttrKey, SequenceKey
+from jax.tree_util import GetAttrKey, SequenceKey, keystr
 from jaxtyping import Float
 
 from ..equations import CoefficientFunction, Parameter
 from ..errors import InputError, as_array, as_positive, nearest, require
 from ..kernels import Positive
+from .observations import TEMPERATURES
 
 Path: TypeAlias = tuple[Any, ...]
-TEMPERATURES = {"data": "gamma", "physics": "rho"}
 
 
 def named_paths(model: Any) -> dict[str, list[Path]]:
@@ -78,6 +78,17 @@ def find(model: Any, known: Mapping[str, list[Path]], name: str) -> tuple[str, t
     return base, index
 
 
+def path_of(model: Any, name: str) -> Path:
+    """Return the first path of a hyperparameter, given by its name or the name of one of its elements."""
+    paths = named_paths(model)
+    return paths[find(model, paths, name)[0]][0]
+
+
+def eta_and_temperatures(model: Any) -> list[str]:
+    """Return the names of η and of all temperatures."""
+    return [name for name, paths in named_paths(model).items() if is_temperature(paths[0])]
+
+
 def whole_values(model: Any, known: Mapping[str, list[Path]], values: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Return new values of whole hyperparameters, with values of single elements inserted into the old array."""
     whole: dict[str, np.ndarray] = {}
@@ -116,11 +127,9 @@ def as_grid(model: Any, grid: Mapping[str, Any]) -> dict[str, Float[np.ndarray, 
 
 def role_of(model: Any, path: Path) -> str:
     """Return the role of a hyperparameter; see `Model.roles`."""
-    if path[0].name == "eta":
-        return "scale"
-    if is_temperature(path):
-        return "data_temperature" if path[0].name in ("gamma", "data") else "physics_temperature"
-    if not is_of_kernel(path):
+    if len(path) > 1 and is_temperature(path):
+        return f"{follow(model, path[:2]).role}_temperature"
+    if len(path) > 1 and not is_of_kernel(path):
         return "coefficient"
     return str(_metadata(model, path).get("role", "number"))
 
@@ -160,10 +169,10 @@ def atom_at(model: Any, path: Path) -> tuple[Parameter | CoefficientFunction | N
 
 
 def _name(model: Any, path: Path) -> str | None:
-    """Return the name of a leaf; None if it is no hyperparameter, such as a shared temperature that no block uses."""
+    """Return the name of a leaf; None if it is not a hyperparameter: a shared temperature that no block uses."""
     first = path[0].name
     if first == "kernel":
-        return ".".join(_text(key) for key in path)
+        return keystr(path, simple=True, separator=".")
     if first in ("gamma", "rho"):
         blocks = model.data if first == "gamma" else model.physics
         return first if any(block.temperature is None for block in blocks) else None
@@ -174,13 +183,7 @@ def _name(model: Any, path: Path) -> str | None:
     atom, rest = atom_at(model, path)
     if isinstance(atom, Parameter):
         return atom.name
-    return None if atom is None else ".".join([atom.name, *(_text(key) for key in rest)])
-
-
-def _text(key: Any) -> str:
-    if isinstance(key, GetAttrKey):
-        return key.name
-    return str(key.idx if isinstance(key, SequenceKey) else key.key if isinstance(key, DictKey) else key)
+    return None if atom is None else keystr((GetAttrKey(atom.name), *rest), simple=True, separator=".")
 
 
 def _metadata(model: Any, path: Path) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,7 +19,7 @@ from ..equations import CoefficientFunction, MultiIndex
 from ..errors import InputError, OutsideDomainWarning, SmoothnessError, as_positive, did_you_mean, require
 from ..kernels import Kernel
 from .hyperparameters import Path, atom_at, check_value, follow, named_paths, role_of, whole_values
-from .observations import Observation, check_names, labels
+from .observations import TEMPERATURES, Observation, check_names, labels
 from .solver import Solver, as_solver
 
 
@@ -67,9 +68,9 @@ class Model(eqx.Module):
     kernel: Kernel
     data: tuple[Observation, ...]
     physics: tuple[Observation, ...]
-    gamma: Float[np.ndarray, ""]
-    rho: Float[np.ndarray, ""]
-    eta: Float[np.ndarray, ""]
+    gamma: Float[np.ndarray, ""] = eqx.field(metadata={"role": "data_temperature"})
+    rho: Float[np.ndarray, ""] = eqx.field(metadata={"role": "physics_temperature"})
+    eta: Float[np.ndarray, ""] = eqx.field(metadata={"role": "scale"})
     solver: Solver = eqx.field(static=True)
     """How the covariance is solved."""
 
@@ -99,8 +100,7 @@ class Model(eqx.Module):
         parts["solver"] = chosen.for_nonlinear() if any(block.is_nonlinear for block in blocks) else chosen
         for name, part in parts.items():
             object.__setattr__(self, name, part)  # the class is frozen outside __init__
-        _check_dimensions(self)
-        _check_smoothness(self)
+        _check_blocks(self)
         _check_names(self)
 
     @property
@@ -129,6 +129,12 @@ class Model(eqx.Module):
         return sum(block.size for block in self.blocks)
 
     @property
+    def rows(self) -> tuple[slice, ...]:
+        """The rows of each block among the stacked values."""
+        ends = itertools.accumulate(block.size for block in self.blocks)
+        return tuple(slice(end - block.size, end) for end, block in zip(ends, self.blocks, strict=True))
+
+    @property
     def values(self) -> Float[np.ndarray, " N"]:
         """The values `ỹ` of all blocks."""
         return np.concatenate([block.values for block in self.blocks])
@@ -140,6 +146,15 @@ class Model(eqx.Module):
         return tuple(
             shared[block.role] if block.temperature is None else float(block.temperature) for block in self.blocks
         )
+
+    @property
+    def temperature_names(self) -> tuple[str, ...]:
+        """The name of each block's temperature: its own, such as `data.0.gamma`, or a shared one."""
+        names = []
+        for role, blocks in (("data", self.data), ("physics", self.physics)):
+            shared = TEMPERATURES[role]
+            names += [shared if b.temperature is None else f"{role}.{i}.{shared}" for i, b in enumerate(blocks)]
+        return tuple(names)
 
     @property
     def noise(self) -> Float[np.ndarray, " N"]:
@@ -251,17 +266,21 @@ def _blocks(given: Any, role: str, maker: str) -> tuple[Observation, ...]:
     return tuple(flat)
 
 
-def _check_dimensions(model: Model) -> None:
-    first, label = model.blocks[0], model.labels[0]
-    for block, other in zip(model.blocks, model.labels, strict=True):
+def _check_blocks(model: Model) -> None:
+    """Check that blocks agree on the coordinates, and that the kernel is defined and smooth enough at their points."""
+    labelled = list(zip(model.labels, model.blocks, strict=True))
+    first_label, first = labelled[0]
+    for label, block in labelled:  # all of them before the kernel sees a point
         if block.dimension != first.dimension:
             raise InputError(
-                f"block {other!r} has points with {block.dimension} coordinates, but block {label!r} has points with "
-                f"{first.dimension}: all blocks need the same number"
+                f"block {label!r} has points with {block.dimension} coordinates, but block {first_label!r} has points "
+                f"with {first.dimension}: all blocks need the same number"
             )
-    for block, other in zip(model.blocks, model.labels, strict=True):
-        check_names(block.operator, model.names, f"block {other!r}")
+    for label, block in labelled:
+        check_names(block.operator, model.names, f"block {label!r}")
         model.kernel.check_points(block.points)
+    for label, block in labelled:
+        check_smoothness(model.kernel, block.indices, f"block {label!r}: the operator {block.operator}")
 
 
 def check_smoothness(kernel: Kernel, indices: Iterable[MultiIndex], what: str) -> None:
@@ -274,11 +293,6 @@ def check_smoothness(kernel: Kernel, indices: Iterable[MultiIndex], what: str) -
             f"{what} takes derivatives of order {order}, but {kernel!r} supports at most order {kernel.smoothness} on "
             f"each side. Kernels that support it: {', '.join(['RBF', 'RationalQuadratic', *wanted])}."
         )
-
-
-def _check_smoothness(model: Model) -> None:
-    for block, label in zip(model.blocks, model.labels, strict=True):
-        check_smoothness(model.kernel, block.indices, f"block {label!r}: the operator {block.operator}")
 
 
 def _check_names(model: Model) -> None:

@@ -15,11 +15,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
+from scipy.linalg import block_diag
 
 from ..domains import Nodes, Region
 from ..equations import MultiIndex, Nonlinear, Operator, identity
 from ..errors import InputError, as_array, as_points, as_positive, as_vector, call, check_coordinates, require
+
+TEMPERATURES = {"data": "gamma", "physics": "rho"}
+"""The name of the temperature that blocks of each role share."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -145,14 +149,8 @@ def join_functionals(*functionals: Functional) -> Functional:
     first = functionals[0]
     for other in functionals[1:]:
         require(first.operator.same(other.operator), "functionals", other.operator, f"one operator, {first.operator}")
-    sizes = [f.matrix.shape for f in functionals]
-    matrix = np.zeros((sum(n for n, _ in sizes), sum(q for _, q in sizes)))
-    row = column = 0
-    for functional, (n, q) in zip(functionals, sizes, strict=True):
-        matrix[row : row + n, column : column + q] = functional.matrix
-        row, column = row + n, column + q
-    points = np.concatenate([f.points for f in functionals])
-    return Functional(first.operator, points, matrix, np.concatenate([f.weights for f in functionals]))
+    points, weights = (np.concatenate([getattr(f, name) for f in functionals]) for name in ("points", "weights"))
+    return Functional(first.operator, points, block_diag(*(f.matrix for f in functionals)), weights)
 
 
 class Observation(eqx.Module):
@@ -219,10 +217,34 @@ class Observation(eqx.Module):
         """Return the observed values from the values of `L f` at the points."""
         return at_points if self.matrix is None else self.matrix @ at_points
 
+    def observed_variances(self, at_points: Float[np.ndarray, "q q"]) -> Float[np.ndarray, " n"]:
+        """Return the variances of the observed values from the covariance of `L f` at the points."""
+        if self.matrix is None:
+            return at_points.diagonal()
+        return np.einsum("nq,nq->n", self.matrix @ at_points, self.matrix)
+
+    @property
+    def centres(self) -> Float[np.ndarray, "n d"]:
+        """A point for each value; for a functional, the mean of its points weighted by their influence."""
+        if self.matrix is None:
+            return self.points
+        influence = np.abs(self.matrix)
+        return influence @ self.points / influence.sum(axis=1, keepdims=True)
+
     @property
     def is_nonlinear(self) -> bool:
         """Whether the block observes a nonlinear function of `f` that has not been linearised."""
         return isinstance(self.operator, Nonlinear) and self.table is None
+
+    @property
+    def linear_operator(self) -> Operator | None:
+        """The operator; None if it is nonlinear, even if the block has been linearised."""
+        return self.operator if isinstance(self.operator, Operator) else None
+
+    @property
+    def has_fixed_coefficients(self) -> bool:
+        """Whether the coefficients do not depend on parameters or on the point of linearisation."""
+        return self.table is not None
 
     @property
     def coefficients(self) -> Float[np.ndarray | Array, "terms q"]:
@@ -232,10 +254,38 @@ class Observation(eqx.Module):
         assert isinstance(self.operator, Operator)
         return _compiled_coefficients(self.operator, self.points)
 
+    def scaled(self, factors: Float[np.ndarray, " n"]) -> Observation:
+        """Return the block with each row of `R L` multiplied by a factor; the observed values stay."""
+        table = np.asarray(self.coefficients)
+        if self.matrix is None:
+            return dataclasses.replace(self, table=table * factors)
+        return dataclasses.replace(self, table=table, matrix=self.matrix * factors[:, None])
+
+    def restricted(self, keep: Int[np.ndarray, " k"]) -> Observation:
+        """Return the block with some of its values only."""
+        parts: dict[str, Any] = {"values": self.values[keep], "weights": self.weights[keep]}
+        if self.matrix is not None:
+            parts["matrix"] = self.matrix[keep]
+        else:
+            parts |= {"points": self.points[keep], "table": None if self.table is None else self.table[:, keep]}
+        return dataclasses.replace(self, **parts)
+
+    @property
+    def unrefinable(self) -> str:
+        """Why the nodes of the block cannot be refined; empty if they can."""
+        if self.nodes is None:
+            return "consists of functionals, which have no rule to refine"
+        if self.nodes.rule is None:
+            return "has nodes at explicit points, or a sum of nodes by different rules, which cannot be refined"
+        if not np.array_equal(self.weights, self.nodes.weights):
+            return "has a noise for each node instead of weights: finer rules do not converge"
+        return ""
+
     def refined(self, factor: float | int, value: Any = None) -> Observation | None:
         """Return the block imposed on `factor` times the nodes on each axis, or None if it cannot be refined.
 
-        It can be refined if it was imposed by a quadrature rule and its noise follows from the weights of the rule.
+        It can be refined if it was imposed by a quadrature rule and its noise follows from the weights of the rule;
+        `unrefinable` says why not.
 
         Parameters
         ----------
@@ -255,9 +305,7 @@ class Observation(eqx.Module):
         True
         """
         value = self.source if value is None else value
-        if value is None or self.nodes is None or self.nodes.rule is None:
-            return None
-        if not np.array_equal(self.weights, self.nodes.weights):
+        if value is None or self.nodes is None or self.unrefinable:
             return None
         on = self.nodes.refined(factor)
         return impose(self.operator, value, on=on, rho=self.temperature, name=self.name)
@@ -270,7 +318,7 @@ class Observation(eqx.Module):
         verb = "observe" if self.role == "data" else "impose"
         label = f", name={self.name!r}" if self.name else ""
         count = len(self.points)
-        if self.matrix is not None:
+        if self.is_functional:
             many = "functional" if self.size == 1 else "functionals"
             return f"{verb}({self.size} {many} of {self.operator} at {count} points{label})"
         return f"{verb}({self.operator} at {count} {'point' if count == 1 else 'points'}{label})"
@@ -330,11 +378,7 @@ def observe(
     vector = as_vector(values, "values", count, "point" if matrix is None else "functional")
     if domain is not None:
         _check_inside(points, domain)
-    weights = np.ones(count)
-    require(gamma is None or noise is None, "noise", noise, "either gamma or noise, not both")
-    if noise is not None:
-        weights, gamma = _noise_weights(noise, count), 2.0
-    return _observation("data", name, target, points, matrix, vector, weights, gamma, None, domain)
+    return _observation("data", name, target, points, matrix, vector, np.ones(count), gamma, noise, None, domain)
 
 
 def impose(
@@ -382,14 +426,10 @@ def impose(
         points, matrix, target, weights = on.points, None, operator, on.weights
         check_names(target, () if on.region is None else on.names, "on")
     count = len(weights)
-    vector = as_vector(evaluate(value, points, "value"), "value", count, "node") if callable(value) else None
-    if vector is None:
-        vector = as_vector(value, "value", count, "node" if matrix is None else "functional")
-    require(rho is None or noise is None, "noise", noise, "either rho or noise, not both")
-    if noise is not None:
-        weights, rho = _noise_weights(noise, count), 2.0
+    numbers = evaluate(value, points, "value") if callable(value) else value
+    vector = as_vector(numbers, "value", count, "node" if matrix is None else "functional")
     region = None if on is None else on.region
-    block = _observation("physics", name, target, points, matrix, vector, weights, rho, on, region)
+    block = _observation("physics", name, target, points, matrix, vector, weights, rho, noise, on, region)
     if callable(value):
         return dataclasses.replace(block, source=value)
     return dataclasses.replace(block, source=float(value)) if np.ndim(value) == 0 else block
@@ -420,12 +460,18 @@ def _observation(
     values: Float[np.ndarray, " n"],
     weights: Float[np.ndarray, " n"],
     temperature: Any,
+    noise: Any,
     nodes: Nodes | None,
     region: Region | None,
 ) -> Observation:
-    indices = operator.indices(points.shape[1])
+    indices, symbol = operator.indices(points.shape[1]), TEMPERATURES[role]
+    require(temperature is None or noise is None, "noise", noise, f"either {symbol} or noise, not both")
+    if noise is not None:  # τ/2w is the variance noise²
+        deviation = as_vector(noise, "noise", len(values), "value")
+        require(bool(np.all(deviation > 0)), "noise", float(deviation.min()), "positive standard deviations")
+        weights, temperature = 1.0 / deviation**2, 2.0
     if temperature is not None:
-        as_positive(temperature, "gamma" if role == "data" else "rho")
+        as_positive(temperature, symbol)
     table = None
     if isinstance(operator, Nonlinear):
         operator.check(points.shape[1])
@@ -448,12 +494,6 @@ def _table(operator: Operator, points: Float[np.ndarray, "q d"]) -> Float[np.nda
         bad = points[np.flatnonzero(~np.isfinite(table).all(axis=0))[0]]
         raise InputError(f"operator {operator}: a coefficient is NaN or infinite at the point {bad}")
     return table
-
-
-def _noise_weights(noise: Any, count: int) -> Float[np.ndarray, " n"]:
-    deviation = as_vector(noise, "noise", count, "value")
-    require(bool(np.all(deviation > 0)), "noise", float(deviation.min()), "positive standard deviations")
-    return 1.0 / deviation**2
 
 
 def _check_operator(operator: Any, *others: type) -> None:

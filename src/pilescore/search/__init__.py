@@ -1,14 +1,26 @@
-"""Search: minimise, sweep, choose among candidates and compare."""
+"""Search: minimise, sweep, choose among candidates and compare.
 
-from .candidates import failed_row, row
-from .choice import Choice, choose, default_bounds, free_name
-from .comparison import compare, ranked
-from .descent import Curvature, DescentResult, find_curvature
+`__all__` lists the public names; names imported `as` themselves are for the other packages.
+"""
+
+from .candidates import failed_row as failed_row
+from .candidates import row as row
+from .choice import Choice, choose
+from .choice import default_bounds as default_bounds
+from .choice import free_name as free_name
+from .comparison import compare
+from .comparison import ranked as ranked
+from .descent import Curvature, DescentResult
+from .descent import find_curvature as find_curvature
 from .landscape import data_free_landscape
 from .minimum import Minimum, minimize
-from .objective import Objective
-from .options import RunOptions, SearchOptions, check_options
-from .space import SearchSpace, search_space
+from .objective import Objective as Objective
+from .options import RunOptions, SearchOptions
+from .options import check_options as check_options
+from .space import SearchSpace as SearchSpace
+from .space import Side as Side
+from .space import bounds_reached as bounds_reached
+from .space import search_space as search_space
 from .sweeps import sweep
 
 __all__ = [
@@ -16,21 +28,11 @@ __all__ = [
     "Curvature",
     "DescentResult",
     "Minimum",
-    "Objective",
     "RunOptions",
     "SearchOptions",
-    "SearchSpace",
-    "check_options",
     "choose",
     "compare",
     "data_free_landscape",
-    "default_bounds",
-    "failed_row",
-    "find_curvature",
-    "free_name",
     "minimize",
-    "ranked",
-    "row",
-    "search_space",
     "sweep",
 ]

@@ -319,8 +319,7 @@ def posterior_predictor(posterior: Posterior, notes: Sequence[str]) -> HeldOutPr
     def noise(block: Observation, label: str) -> Float[np.ndarray, " n"]:
         name = TEMPERATURES[block.role]
         temperature = float(getattr(model, name))
-        used = any(other.temperature is None for other in model.blocks if other.role == block.role)
-        if not used and temperature == 1.0:  # the default of a model that was not given one
+        if name not in model.temperature_names and temperature == 1.0:  # the default of a model that was not given one
             raise InputError(
                 f"held_out: no noise is known for {label!r}: it has none of its own, and no block of the model uses "
                 f"{name}. Give it one: noise= or {name}= in ps.{'observe' if block.role == 'data' else 'impose'}"

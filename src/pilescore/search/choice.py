@@ -144,22 +144,56 @@ def choose(
     require(over is None or isinstance(over, Mapping), "over", over, "a mapping of names to bounds (low, high)")
     require(kernels is None or equations is None, "kernels, equations", "both", "one of them")
     scoring = as_score(score if score is not None else "given_physics" if equations is not None else "joint")
-    bounds = dict(over or {})
-    if kernels is None and equations is None:
-        require(
-            isinstance(models, Mapping) and len(models) > 0, "models", models, "models by name, or one with kernels="
-        )
-        assert isinstance(models, Mapping)
-        for name, model in models.items():
-            require(isinstance(model, Model), f"models[{name!r}]", model, "a ps.Model")
-        return _choose(models, _own_bounds(models, bounds), scoring, starts, search, run, {})
+    if kernels is not None:
+        candidates, bounds, failed = _with_kernels(_one_model(models), kernels, over or {})
+    else:
+        candidates, failed = _as_models(models) if equations is None else _with_equations(_one_model(models), equations)
+        bounds = _own_bounds(candidates, over or {})
+    for name, model in candidates.items():  # check everything before any long work
+        require(isinstance(name, str), "candidates", name, "names that are strings")
+        require(len(bounds[name]) > 0, "over", bounds[name], f"bounds of at least one hyperparameter of {name!r}")
+        try:
+            prepare(model, bounds[name], scoring, starts, None, search)
+        except InputError as error:
+            raise InputError(f"candidate {name!r}: {error}") from error
+    minima: dict[str, Minimum] = {}
+    quiet = dataclasses.replace(run, progress=False)
+    with progress_bar(len(candidates), "choose", run.progress) as bar:
+        for name, model in candidates.items():
+            try:
+                minima[name] = minimize(model, bounds[name], score=scoring, starts=starts, search=search, run=quiet)
+            except ClusterError:  # not the candidate's fault
+                raise
+            except PilescoreError as failure:
+                failed[name] = str(failure)
+            except KeyboardInterrupt:
+                if not minima:
+                    raise
+                break
+            bar.update(1)
+            if name in minima and minima[name].status == "interrupted":
+                break
+    failed |= {name: "interrupted" for name in candidates if name not in minima and name not in failed}
+    if not minima:
+        raise PilescoreError("no candidate could be scored. " + _listed(failed))
+    rows = {name: row(minimum, scoring) for name, minimum in minima.items()}
+    rows |= {name: failed_row(text) for name, text in failed.items()}
+    return Choice(ranked(minima, rows), minima, failed)
+
+
+def _as_models(models: Any) -> tuple[dict[str, Model], dict[str, str]]:
+    """Return models by name after checking them, and no failures."""
+    good = isinstance(models, Mapping) and len(models) > 0
+    require(good, "models", models, "models by name, or one with kernels=")
+    for name, model in models.items():
+        require(isinstance(model, Model), f"models[{name!r}]", model, "a ps.Model")
+    return dict(models), {}
+
+
+def _one_model(models: Any) -> Model:
     require(isinstance(models, Model), "models", models, "one ps.Model with kernels= or equations=")
     assert isinstance(models, Model)
-    if equations is not None:
-        candidates, failures = _with_equations(models, equations)
-        return _choose(candidates, _own_bounds(candidates, bounds), scoring, starts, search, run, failures)
-    candidates, own, failures = _with_kernels(models, kernels, bounds)
-    return _choose(candidates, own, scoring, starts, search, run, failures)
+    return models
 
 
 def _with_equations(model: Model, equations: Any) -> tuple[dict[str, Model], dict[str, str]]:
@@ -231,49 +265,6 @@ def _own_bounds(models: Mapping[str, Model], over: Mapping[str, Any]) -> dict[st
     return {model: {n: b for n, b in over.items() if _whole(n) in names[model]} for model in models}
 
 
-def _choose(
-    models: Mapping[str, Model],
-    over: Mapping[str, Mapping[str, Any]],
-    score: Score,
-    starts: Any,
-    search: SearchOptions,
-    run: RunOptions,
-    failures: Mapping[str, str],
-) -> Choice:
-    """Minimise each model over its own bounds, and rank the minima."""
-    for name, model in models.items():  # check everything before any long work
-        require(isinstance(name, str), "candidates", name, "names that are strings")
-        require(len(over[name]) > 0, "over", over[name], f"bounds of at least one hyperparameter of {name!r}")
-        try:
-            prepare(model, over[name], score, starts, None, search)
-        except InputError as error:
-            raise InputError(f"candidate {name!r}: {error}") from error
-    minima: dict[str, Minimum] = {}
-    failed = dict(failures)
-    quiet = dataclasses.replace(run, progress=False)
-    with progress_bar(len(models), "choose", run.progress) as bar:
-        for name, model in models.items():
-            try:
-                minima[name] = minimize(model, over[name], score=score, starts=starts, search=search, run=quiet)
-            except ClusterError:  # not the candidate's fault
-                raise
-            except PilescoreError as failure:
-                failed[name] = str(failure)
-            except KeyboardInterrupt:
-                if not minima:
-                    raise
-                break
-            bar.update(1)
-            if name in minima and minima[name].status == "interrupted":
-                break
-    failed |= {name: "interrupted" for name in models if name not in minima and name not in failed}
-    if not minima:
-        raise PilescoreError("no candidate could be scored. " + _listed(failed))
-    rows = {name: row(minimum, score) for name, minimum in minima.items()}
-    rows |= {name: failed_row(text) for name, text in failed.items()}
-    return Choice(ranked(minima, rows), minima, failed)
-
-
 def _listed(failures: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {text}" for name, text in failures.items())
 
@@ -285,7 +276,7 @@ def _instance(kernel: Any, extent: np.ndarray) -> Kernel:
     expected = "kernels, or kernel classes such as ps.RBF"
     require(isinstance(kernel, type) and issubclass(kernel, Kernel), "kernels", kernel, expected)
     length = 0.3 * float(np.exp(np.log(extent).mean()))
-    if kernel is AnisotropicRBF:
+    if kernel is AnisotropicRBF:  # at s = 1 the kernel does not depend on θ, and its gradient there is zero
         return AnisotropicRBF(theta=math.pi / 4, s=0.7, bandwidth=length)
     if kernel is FullCovarianceRBF:
         return FullCovarianceRBF(np.diag((0.3 * extent) ** 2))

@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from ..equations import Operator
 from ..errors import InputError, PilescoreError, PrecisionWarning, listed, require
 from ..inference import Posterior, Score, as_score
 from ..model import Observation, check_names, labels
@@ -119,14 +118,14 @@ def ranked(candidates: Mapping[str, Candidate], rows: dict[str, dict[str, Any]])
 def _ranked(scored: Mapping[str, Scored], rows: dict[str, dict[str, Any]]) -> pd.DataFrame:
     table = _with_warnings(scored, rows)
     # Schwarz's criterion: a model that contains another one is never worse at its optimum.
-    charged = table["energy"] + 0.5 * table["fitted"] * np.log(table["size"].astype(float))
-    table = table.assign(charged=charged).sort_values("charged", kind="stable", na_position="last")
+    penalised = table["energy"] + 0.5 * table["fitted"] * np.log(table["size"].astype(float))
+    table = table.assign(penalised_energy=penalised).sort_values("penalised_energy", kind="stable", na_position="last")
     key = "value" if "value" in table else "pile"
-    table.insert(0, "rank", table["charged"].rank(method="first").astype("Int64"))
+    table.insert(0, "rank", table["penalised_energy"].rank(method="first").astype("Int64"))
     table.insert(2, "difference", table[key] - table[key].iloc[0])
     table.insert(3, "nats", table["energy"] - table["energy"].iloc[0])
-    table.insert(4, "penalised", table["charged"] - table["charged"].iloc[0])
-    return table.drop(columns=["energy", "charged"]).astype({"size": "Int64", "fitted": "Int64"})
+    table.insert(4, "penalised", table["penalised_energy"] - table["penalised_energy"].iloc[0])
+    return table.drop(columns=["energy", "penalised_energy"]).astype({"size": "Int64", "fitted": "Int64"})
 
 
 def _network_table(scored: Mapping[str, Scored], rows: dict[str, dict[str, Any]]) -> pd.DataFrame:
@@ -223,7 +222,7 @@ def as_held_out(blocks: Any) -> tuple[Observation, ...]:
     require(len(checked) > 0, "held_out", blocks, expected)
     for block in checked:
         require(isinstance(block, Observation), "held_out", block, expected)
-        if not isinstance(block.operator, Operator):
+        if block.linear_operator is None:
             raise InputError(
                 f"held_out: expected linear observations; {block} is nonlinear, and its prediction is not a normal "
                 "distribution. Hold out values of the unknown, or of a linear operator of it"
@@ -259,17 +258,17 @@ def predict(predictor: HeldOutPredictor, blocks: Sequence[Observation]) -> Forec
 
 def _moments(source: Posterior | NetworkPile, block: Observation) -> tuple[np.ndarray, np.ndarray]:
     """Return the means and variances of a block's values without noise."""
-    assert isinstance(block.operator, Operator)
-    mean, matrix = source.mean(block.points, block.operator), block.matrix
-    if matrix is None:
-        return mean, source.variance(block.points, block.operator)
-    joint = source.covariance(block.points, block.operator)
-    variances = np.einsum("nq,nq->n", matrix @ joint, matrix)
+    operator = block.linear_operator
+    assert operator is not None  # checked by as_held_out
+    mean = block.observed(source.mean(block.points, operator))
+    if not block.is_functional:
+        return mean, source.variance(block.points, operator)
+    variances = block.observed_variances(source.covariance(block.points, operator))
     negative = variances < 0  # by cancellation in the difference of prior and explained variance
     if negative.any():
         text = f"{int(negative.sum())} of {len(variances)} variances of functionals are below rounding and set to zero"
         warnings.warn(text, PrecisionWarning, stacklevel=2)
-    return matrix @ mean, np.where(negative, 0.0, variances)
+    return mean, np.where(negative, 0.0, variances)
 
 
 def _count_fitted(held_out: Sequence[Observation], fitted: Sequence[Observation]) -> int:
@@ -280,17 +279,16 @@ def _count_fitted(held_out: Sequence[Observation], fitted: Sequence[Observation]
 
 def _keys(block: Observation) -> Iterator[Hashable]:
     """Yield a key for each value of a linear block: the value, its point and the operator's coefficients there."""
-    if not isinstance(block.operator, Operator):
+    if block.linear_operator is None:
         return
     table = np.asarray(block.coefficients)
     # Ten digits: the same operator written in another way has coefficients that differ by rounding.
-    at = [
+    at: list[Hashable] = [
         (tuple(point), frozenset((a, f"{c:.9e}") for a, c in zip(block.indices, column, strict=True) if c))
         for point, column in zip(block.points.tolist(), table.T.tolist(), strict=True)
     ]
-    for i, value in enumerate(block.values.tolist()):
-        if block.matrix is None:
-            yield value, at[i]
-        else:
-            row = block.matrix[i]
-            yield value, frozenset((at[j], f"{row[j]:.9e}") for j in np.flatnonzero(row))
+    keys: list[Hashable] = at
+    if block.is_functional:
+        rows = np.asarray(block.matrix)
+        keys = [frozenset((at[j], f"{row[j]:.9e}") for j in np.flatnonzero(row)) for row in rows]
+    yield from zip(block.values.tolist(), keys, strict=True)

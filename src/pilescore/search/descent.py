@@ -305,7 +305,7 @@ def find_curvature(
         objective.prefetch((point for row in rows for point in _neighbours(u, row, FIRST_DIFFERENCE)), warm_start)
         for i, row in enumerate(rows):
             step = FIRST_DIFFERENCE
-            for _ in range(4):  # until the step is short beside the standard deviation that it measures
+            for _ in range(4):  # until the step is short compared with the standard deviation that it measures
                 points = _neighbours(u, row, step)
                 objective.prefetch(points, warm_start)
                 after, before = (objective.evaluate(point, warm_start) for point in points)

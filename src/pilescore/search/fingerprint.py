@@ -41,7 +41,7 @@ def function_values(model: Model) -> Iterator[Any]:
     """Yield everything that depends on a model's hyperparameters, to ten digits."""
     yield kernel_values(model.kernel, np.concatenate([block.points for block in model.blocks]))
     yield ten_digits([model.eta, *model.temperatures])
-    yield from (_signature(block) for block in model.blocks if block.table is None)
+    yield from (_signature(block) for block in model.blocks if not block.has_fixed_coefficients)
 
 
 def ten_digits(numbers: Any) -> np.ndarray:
@@ -70,15 +70,16 @@ def _model_bytes(model: Model) -> Iterable[bytes]:
         operator = _signature(block) if block.is_nonlinear else block.coefficients
         for array in (block.points, operator, block.matrix, block.values, block.weights, block.temperature):
             yield from _bytes(array)
-        if block.table is None and not block.is_nonlinear:  # β∂ and β²∂ have the same coefficients at β = 1
+        if not (block.has_fixed_coefficients or block.is_nonlinear):  # β∂ and β²∂ have the same coefficients at β = 1
             yield from _bytes(str(block.operator))
     yield from _bytes(kernel_values(model.kernel, np.concatenate([block.points for block in model.blocks])))
 
 
 def _signature(block: Observation) -> np.ndarray:
     """Return the coefficients of an operator, or the values and slopes of a nonlinear one at random derivatives."""
-    if not isinstance(block.operator, Nonlinear):
+    if not block.is_nonlinear:
         return ten_digits(block.coefficients)
+    assert isinstance(block.operator, Nonlinear)
     rng = np.random.default_rng(0)
     jets = [size * rng.standard_normal((len(block.indices), len(block.points))) for size in (0.3, 1.0, 3.0)]
     # With other parameters, too: two functions may agree at the present ones only.

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from ..covariance import split, split_tiles, symmetric
 from ..errors import as_positive
 from ..inference import check_without_data, refine_without_data, whitened
-from ..model import Model, as_grid, find, is_of_kernel, kernel_paths, named_paths
+from ..model import Model, as_grid, find, is_of_kernel, kernel_paths, named_paths, path_of
 from ..parallel import ONE_BLAS_THREAD, cores, progress_bar, require_memory
 
 CHUNK = 50
@@ -68,8 +68,7 @@ def data_free_landscape(
     check_without_data(model)
     axes = as_grid(model, grid)
     shape = tuple(len(column) for column in axes.values())
-    paths = named_paths(model)
-    inner = [name for name in axes if is_of_kernel(paths[find(model, paths, name)[0]][0])]
+    inner = [name for name in axes if is_of_kernel(path_of(model, name))]
     outer = [name for name in axes if name not in inner]
     coarse = refine_without_data(model, 0.5)
     fine, rough, constant = (np.full(shape, math.nan) for _ in range(3))

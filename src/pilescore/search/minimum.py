@@ -7,7 +7,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -22,8 +22,11 @@ from ..storage import DatasetFile
 from .descent import Curvature, DescentResult, Status, find_curvature, run_descents
 from .fingerprint import fingerprint, function_values, ten_digits
 from .objective import EvaluationLog, Objective
-from .options import RunOptions, SearchOptions, check_options
-from .space import SearchSpace, Ties, search_space
+from .options import RunOptions, SearchOptions, check_options, describe_saving
+from .space import SearchSpace, Side, Ties, bounds_reached, search_space
+
+AT_BOUND = 1e-6
+"""The distance to a bound that counts as at the bound, as a fraction of the range."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,7 +58,7 @@ class Minimum:
     """The chosen hyperparameters."""
     standard_errors: Mapping[str, float]
     """Their standard errors from the curvature of the evidence; NaN at a bound, or without a curvature."""
-    at_bounds: Mapping[str, Literal["lower", "upper"]]
+    at_bounds: Mapping[str, Side]
     """Hyperparameters that ended at a bound: beyond it the evidence is higher."""
     curvature: Curvature | None
     """None if all hyperparameters are at a bound, if it was not requested, or if a neighbour cannot be scored."""
@@ -164,7 +167,7 @@ def minimize(
         best = min(succeeded, key=lambda descent: descent.best[1].value if descent.best else math.inf)
         assert best.best is not None
         u, pile = best.best
-        at_bounds = _at_bounds(space, u)
+        at_bounds = bounds_reached(space.positions(u), AT_BOUND)
         curvature = None
         if search.curvature and not interrupted:
             try:
@@ -224,7 +227,9 @@ def prepare(
     scoring.check(model)
     require(scoring.formula == "consistent", "score", scoring, "the consistent formula, which has a gradient")
     space = search_space(model, over, ties)
-    require(not (scoring.profiled and "eta" in space.targets), "over", "eta", "no bounds on eta if it is profiled")
+    roles = model.roles
+    scales = [name for name, (base, _) in space.targets.items() if roles[base] == "scale"]
+    require(not (scoring.profiled and scales), "over", ", ".join(scales), "no bounds on eta if it is profiled")
     return Objective(space, scoring, search), _start_points(space, starts, search.seed)
 
 
@@ -238,9 +243,7 @@ def _workers(objective: Objective, client: Any) -> Any:
 
 
 def _progress(objective: Objective) -> str:
-    saved = "none of them is saved: run=ps.RunOptions(save=…) saves them"
-    if objective.log is not None:
-        saved = f"they are saved in {objective.log.file.path}"
+    saved = describe_saving(None if objective.log is None else objective.log.file)
     return f"{objective.evaluations} evaluations were started; {saved}"
 
 
@@ -258,9 +261,9 @@ def _inputs(objective: Objective, points: list[Float[np.ndarray, " p"]], curvatu
     space, scoring = objective.space, objective.score
     yield from ("minimize", space.model, space.names, space.low, space.high, ten_digits(points))
     yield from (scoring.profiled, scoring.given_physics, objective.tolerance, objective.budget, curvature)
-    method = space.model.solver.identity
-    if method != "dense":
-        yield from ("solver", method)
+    solver = space.model.solver
+    if not solver.forms_covariance:
+        yield from ("solver", solver.identity)
     for u in (points[0], *space.sobol(4, 0)):
         try:
             yield from function_values(space.model_at(space.decode(u)))
@@ -283,15 +286,3 @@ def _start_points(
     require(counted, "starts", starts, "a number of starts, or a list of mappings of names to values")
     count = as_count(starts, "starts")
     return [space.start({}), *space.sobol(count - 1, seed)]
-
-
-def _at_bounds(space: SearchSpace, u: Float[np.ndarray, " p"]) -> dict[str, Literal["lower", "upper"]]:
-    """Return the hyperparameters that are at a bound, within a millionth of the range."""
-    sides: dict[str, Literal["lower", "upper"]] = {}
-    for name, coordinate, (low, high) in zip(space.names, u, space.bounds, strict=True):
-        near = 1e-6 * (high - low)
-        if coordinate <= low + near:
-            sides[name] = "lower"
-        elif coordinate >= high - near:
-            sides[name] = "upper"
-    return sides

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from ..errors import as_count, as_positive, require
+from ..storage import DatasetFile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +67,13 @@ class RunOptions:
         require(
             self.progress is None or isinstance(self.progress, bool), "progress", self.progress, "True, False or None"
         )
+
+
+def describe_saving(file: DatasetFile | None) -> str:
+    """Return where the results so far are saved, as the end of a sentence about them."""
+    if file is None:
+        return "none of them is saved: run=ps.RunOptions(save=…) saves them"
+    return f"they are saved in {file.path}"
 
 
 def check_options(run: Any, search: Any = SearchOptions()) -> None:  # noqa: B008  (frozen)

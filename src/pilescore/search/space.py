@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..errors import InputError, as_array, require
-from ..model import Model, find, follow, is_positive, is_temperature, named_paths
+from ..model import Model, find, follow, is_positive, is_temperature, named_paths, path_of
 
 Ties = Mapping[str, Callable[[Mapping[str, Any]], Any]]
+Side = Literal["lower", "upper"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,6 +58,11 @@ class SearchSpace:
             values = np.where(u == self.encode(bound), bound, values)
         return values
 
+    def positions(self, u: Float[np.ndarray, " p"]) -> dict[str, float]:
+        """Return the position of each coordinate between its bounds, from 0 to 1, by name."""
+        low, high = np.array(self.bounds).T
+        return self.by_name((u - low) / (high - low))
+
     def slope(self, values: Float[np.ndarray, " p"]) -> Float[np.ndarray, " p"]:
         """Return `dv/du`."""
         return np.where(self.logarithmic, values, self.high - self.low)
@@ -86,8 +92,7 @@ class SearchSpace:
     @property
     def temperatures(self) -> np.ndarray:
         """Whether each coordinate is η, γ, ρ or the temperature of one block."""
-        paths = named_paths(self.model)
-        return np.array([is_temperature(paths[self.targets[name][0]][0]) for name in self.names])
+        return np.array([is_temperature(path_of(self.model, name)) for name in self.names])
 
     @property
     def gradient_names(self) -> tuple[str, ...]:
@@ -163,6 +168,12 @@ class SearchSpace:
                 raise InputError(f"{argument}: expected {expected}; calling it gave {problem}") from error
             shape = () if index else np.shape(self.model.parameters[base])
             require(value.shape == shape, argument, value, f"a function whose value has shape {shape}")
+
+
+def bounds_reached(positions: Mapping[str, float], near: float) -> dict[str, Side]:
+    """Return the side of the bound that each coordinate is at, from positions between the bounds."""
+    at = {name: position for name, position in positions.items() if min(position, 1.0 - position) <= near}
+    return {name: "lower" if position < 0.5 else "upper" for name, position in at.items()}
 
 
 def search_space(model: Model, over: Mapping[str, Any], ties: Ties | None = None) -> SearchSpace:

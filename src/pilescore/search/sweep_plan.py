@@ -16,7 +16,7 @@ from ..domains import GaussLegendre
 from ..equations import Operator
 from ..errors import as_count, as_vector, require
 from ..inference import REDUCTION, SHIFT, KnownSolution, Reference, Score, WarmStart, reference
-from ..model import Model, check_names, check_nodes, check_smoothness, evaluate, find, is_temperature, named_paths
+from ..model import Model, check_names, check_nodes, check_smoothness, evaluate, is_temperature, path_of
 from ..storage import SweepTable
 from .fingerprint import fingerprint
 
@@ -37,8 +37,8 @@ class SweepOutputs:
     losses: bool = False
     known: Reference | None = None
     """The known solution that errors are computed against."""
-    solver: str = "dense"
-    """The identity of the solver."""
+    exact: bool = True
+    """Whether the solver factors the whole covariance; otherwise there are bounds on PILE."""
 
     @property
     def columns(self) -> list[str]:
@@ -46,7 +46,7 @@ class SweepOutputs:
         kinds = [] if self.known is None else ["data", "phys"][: len(self.known.operators)]
         return [
             *PILE_COLUMNS,
-            *([] if self.solver == "dense" else BOUND_COLUMNS),
+            *([] if self.exact else BOUND_COLUMNS),
             *(["eta_hat"] if self.score.profiled else []),
             *(LOSS_COLUMNS if self.losses else []),
             *(f"R_{kind}{part}" for kind in kinds for part in RISK_COLUMNS),
@@ -55,7 +55,7 @@ class SweepOutputs:
     @property
     def scores_only(self) -> bool:
         """Whether a tridiagonal reduction of the covariance gives all results."""
-        return self.known is None and not self.score.given_physics and not self.losses and self.solver == "dense"
+        return self.exact and self.known is None and not self.score.given_physics and not self.losses
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,10 +76,10 @@ class SweepPlan:
     others: list[str]
     """The other axes: a new value of one of them needs a new covariance."""
 
-    @property
-    def reducible(self) -> bool:
-        """Whether points that differ in temperatures only can share a reduction of the covariance."""
-        return bool(self.temperatures) and self.outputs.scores_only and not self.models[0].is_nonlinear
+    def shares_reduction(self, task: SweepTask) -> bool:
+        """Whether points of a task that differ in temperatures only share a reduction of the covariance."""
+        alone = len(self.groups[task.group]) == 1
+        return alone and bool(self.temperatures) and self.outputs.scores_only and not self.models[0].is_nonlinear
 
     def points(self, outer: Mapping[str, int]) -> list[dict[str, int]]:
         """Return the points with these indices of the other axes: one for each combination of temperatures."""
@@ -104,8 +104,7 @@ class SweepTask:
 def make_plan(models: list[Model], axes: Mapping[str, np.ndarray], outputs: SweepOutputs, seeded: bool) -> SweepPlan:
     """Return the plan of a sweep."""
     groups = _same_covariance(models)
-    paths = named_paths(models[0])
-    temperatures = [name for name in axes if is_temperature(paths[find(models[0], paths, name)[0]][0])]
+    temperatures = [name for name in axes if is_temperature(path_of(models[0], name))]
     others = [name for name in axes if name not in temperatures]
     warm_starts = [WarmStart(models[group[0]]) for group in groups]
     return SweepPlan(models, groups, axes, outputs, seeded, warm_starts, temperatures, others)
@@ -134,10 +133,13 @@ def split_task(plan: SweepPlan, task: SweepTask, most: float) -> Iterator[SweepT
         The largest number of points in a part, for points that do not share a reduction.
     """
     parts = np.arange(len(task.pending)) // max(1, int(most))
-    if plan.reducible and len(plan.groups[task.group]) == 1:
-        # As in scores_by_temperature: one reduction serves all points along the longest axis of temperatures.
+    if plan.shares_reduction(task):
+        # As in scores_by_temperature: one reduction serves all points along the longest axis of temperatures. The scale
+        # η divides all other temperatures, so with it as an axis the points are not split further.
         longest = min(plan.temperatures, key=lambda name: (-len(plan.axes[name]), name))
-        rest = [name for name in plan.temperatures if name != longest and "eta" not in plan.temperatures]
+        roles = plan.models[0].roles
+        with_scale = any(roles[name] == "scale" for name in plan.temperatures)
+        rest = [name for name in plan.temperatures if name != longest and not with_scale]
         keys = [tuple(point[name] for name in rest) for point in plan.points(task.outer)]
         numbers = {key: i for i, key in enumerate(dict.fromkeys(keys))}
         parts = np.array([numbers[key] for key in keys])
@@ -148,8 +150,7 @@ def split_task(plan: SweepPlan, task: SweepTask, most: float) -> Iterator[SweepT
 def task_cost(plan: SweepPlan, task: SweepTask) -> float:
     """Return the approximate cost of a task, in factorisations."""
     count = float(task.pending.any(axis=1).sum())
-    reduced = plan.reducible and len(plan.groups[task.group]) == 1
-    return min(count, REDUCTION + SHIFT * count) if reduced else count
+    return min(count, REDUCTION + SHIFT * count) if plan.shares_reduction(task) else count
 
 
 def _indices(axes: Mapping[str, np.ndarray], names: list[str]) -> Iterator[dict[str, int]]:
@@ -232,8 +233,8 @@ def resolve_known(model: Model, known: KnownSolution | None) -> Reference | None
         require(region is not None, "on", on, expected)
         assert region is not None
         on = region(GaussLegendre(30))
-    if operator is None and equation is not None and isinstance(equation.operator, Operator):
-        operator = equation.operator
+    if operator is None and equation is not None:
+        operator = equation.linear_operator
     check_nodes(on, "on")
     dimension = model.blocks[0].dimension
     require(on.points.shape[1] == dimension, "on", on.points, f"nodes with {dimension} coordinates")
@@ -241,4 +242,4 @@ def resolve_known(model: Model, known: KnownSolution | None) -> Reference | None
     if isinstance(operator, Operator):
         check_names(operator, model.names, "operator")
         check_smoothness(model.kernel, operator.indices(dimension), f"the operator {operator}")
-    return reference(known.truth, on, operator, operator_truth=known.operator_truth, scale=known.scale)
+    return reference(dataclasses.replace(known, on=on, operator=operator))

@@ -52,7 +52,7 @@ from ..parallel import (
 from ..solvers import IMPRECISE
 from ..storage import DatasetFile, SweepTable
 from .fingerprint import fingerprint, kernel_values
-from .options import RunOptions, check_options
+from .options import RunOptions, check_options, describe_saving
 from .sweep_plan import (
     BOUND_COLUMNS,
     LOSS_COLUMNS,
@@ -138,7 +138,7 @@ def sweep(
     if run.client is not None:
         refuse_nested_clusters(checked_client(run.client), models[0].solver)
     axes = as_grid(models[0], grid)
-    outputs = SweepOutputs(scoring, losses, resolve_known(models[0], known), models[0].solver.identity)
+    outputs = SweepOutputs(scoring, losses, resolve_known(models[0], known), models[0].solver.forms_covariance)
     _check_names(models[0], axes, outputs.columns)
     file = None if run.save is None else DatasetFile(run.save)
     plan = make_plan(models, axes, outputs, seeded=numbers is not None)
@@ -147,7 +147,7 @@ def sweep(
     if file is not None:
         table.resume(file)
     interrupted = False
-    with cluster_errors(lambda: _progress(table, file)):
+    with cluster_errors(lambda: f"{table.done} of {table.size} points are scored; {describe_saving(file)}"):
         try:
             with (
                 progress_bar(table.size, "sweep", run.progress, initial=table.done) as bar,
@@ -170,15 +170,6 @@ def sweep(
     return table.dataset()
 
 
-def _progress(table: SweepTable, file: DatasetFile | None) -> str:
-    saved = (
-        "none of them is saved: run=ps.RunOptions(save=…) saves them"
-        if file is None
-        else f"they are saved in {file.path}"
-    )
-    return f"{table.done} of {table.size} points are scored; {saved}"
-
-
 def _check_names(model: Model, axes: Mapping[str, np.ndarray], columns: list[str]) -> None:
     paths = named_paths(model)
     once = len({find(model, paths, name) for name in axes}) == len(axes)
@@ -197,8 +188,8 @@ def _inputs(plan: SweepPlan, seeds: Any) -> Iterator[Any]:
         yield from (name, column)
     if outputs.losses:
         yield from ("losses", *map(quadrature_weights, models))
-    if outputs.solver != "dense":
-        yield from ("solver", outputs.solver)
+    if not outputs.exact:
+        yield from ("solver", models[0].solver.identity)
     if outputs.known is not None:
         known, points = outputs.known, outputs.known.on.points
         yield from (points, known.on.weights, *known.scales, *known.targets)
@@ -255,7 +246,7 @@ def _task_results(plan: SweepPlan, task: SweepTask) -> Iterator[tuple[tuple[int,
     models = {s: plan.models[s].replace(fixed) for s in group}
     temperatures = [{name: float(axes[name][point[name]]) for name in plan.temperatures} for point in points]
     scores: Iterable[tuple[int, Pile | None]] = ((k, None) for k in range(len(points)))
-    if plan.reducible and len(group) == 1:
+    if plan.shares_reduction(task):
         pending = task.pending[:, 0].tolist()
         scores = scores_by_temperature(models[group[0]], temperatures, outputs.score.profiled, pending)
     for k, score in scores:

@@ -7,7 +7,6 @@ import math
 from scipy.special import chdtrc
 
 from ...errors import PilescoreError
-from ...model import Model
 from ..context import FEWEST_DATA, DiagnosisContext
 from ..findings import Finding
 from ..residuals import block_kind, disagreement, residuals_of
@@ -25,12 +24,14 @@ def physics_against_data(context: DiagnosisContext) -> Finding:
     if not {"data", "equation"} <= {*residuals.groups}:
         return context.skip(name, "This needs both data and an equation within a region.")
     data, mismatch = disagreement(residuals, "data"), residuals.equation_mismatch()
+    conditions = [block for block in residuals.model.physics if block_kind(block, residuals.model) != "equation"]
     try:
-        alone = disagreement(residuals_of(_without_equation(residuals.model)), "data", smooth=False).energy
+        without_equation = residuals_of(residuals.model.replace(physics=conditions))
+        alone = disagreement(without_equation, "data", smooth=False).energy
     except PilescoreError:
         alone = math.inf
     gains = {"data": data.gain, "without the equation": data.energy - alone}
-    if mismatch > LARGEST_MISMATCH:  # a smooth remainder that is small beside the terms is no contradiction
+    if mismatch > LARGEST_MISMATCH:  # a smooth remainder much smaller than the terms is not a contradiction
         gains["equation"] = disagreement(residuals, "equation").gain
     worst = max(gains, key=lambda key: gains[key])
     meanings = {
@@ -96,8 +97,3 @@ def _log_tail(square: float, count: int) -> float:
         return math.log(tail)
     # The tail underflows: its leading term far out.
     return -0.5 * square + (0.5 * count - 1.0) * math.log(0.5 * square) - math.lgamma(0.5 * count)
-
-
-def _without_equation(model: Model) -> Model:
-    conditions = [block for block in model.physics if block_kind(block, model) != "equation"]
-    return model.replace(physics=conditions)

@@ -29,10 +29,8 @@ def collapsed(context: DiagnosisContext) -> Finding:
     model, fitted = context.model, context.residuals.fitted
     role = "data" if model.data else "physics"
     shares: dict[str, float] = {}
-    left, total, start = 0.0, 0.0, 0
-    for block, label in zip(model.blocks, model.labels, strict=True):
-        rows = slice(start, start + block.size)
-        start += block.size
+    left, total = 0.0, 0.0
+    for block, label, rows in zip(model.blocks, model.labels, model.rows, strict=True):
         if block.role == role:
             # In units of the noise: blocks in different units count alike.
             noise = context.residuals.noise[rows]
@@ -130,12 +128,10 @@ def outliers(context: DiagnosisContext) -> Finding:
     if residuals.data.stop < FEWEST_DATA:
         return context.skip("outliers", f"There are fewer than {FEWEST_DATA} data.")
     sizes = robust_sizes(residuals)
-    number = np.repeat(np.arange(len(model.data)), [block.size for block in model.data])
-    first = np.cumsum([0, *(block.size for block in model.data)])
     named = [
         {
-            "block": model.labels[number[row]],
-            "index": int(row - first[number[row]]),
+            "block": model.labels[residuals.block[row]],
+            "index": int(row - model.rows[residuals.block[row]].start),
             "value": float(model.values[row]),
             "predicted": float(model.values[row] - residuals.left_out[row]),
             "deviations": float(sizes[row]),

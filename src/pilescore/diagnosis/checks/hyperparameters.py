@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...errors import PilescoreError
-from ...model import Model, find, is_positive, named_paths
+from ...model import Model, is_positive, named_paths, path_of
 from ...search import Curvature, Objective, SearchOptions, find_curvature, search_space
 from ..context import DiagnosisContext
 from ..findings import Finding
@@ -98,7 +98,7 @@ def idle_temperature(context: DiagnosisContext) -> Finding:
         "idle_temperature",
         changes[idle],
         "note",
-        "the change of the evidence by a tenth or ten times the idlest temperature, in nats, is",
+        "the change of the evidence by a tenth or ten times the least effective temperature, in nats, is",
         f"{idle} has no effect: the evidence is the same with a tenth or ten times its value.",
         f"fix {idle}, and leave it out of the search.",
         below=True,
@@ -108,8 +108,7 @@ def idle_temperature(context: DiagnosisContext) -> Finding:
 
 def _coordinate(name: str, model: Model) -> str:
     """Return the search coordinate of a hyperparameter: its logarithm, or itself divided by its range."""
-    base, _ = find(model, named_paths(model), name)
-    return f"log {name}" if is_positive(model, named_paths(model)[base][0]) else f"{name}/range"
+    return f"log {name}" if is_positive(model, path_of(model, name)) else f"{name}/range"
 
 
 def _largest(direction: Mapping[str, float]) -> list[tuple[str, float]]:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from ...errors import PilescoreError, PrecisionWarning
 from ...inference import Score
 from ...kernels import Kernel, Product, Radial, Scalar, Scaled, Sum, real
-from ...model import Model, is_temperature, named_paths
+from ...model import Model, eta_and_temperatures
 from ...search import Minimum, RunOptions, SearchOptions, minimize
 from ..context import DiagnosisContext, free_energy, is_precise, length_names
 from ..findings import Finding
@@ -28,7 +28,7 @@ SHAPE_START = 1.0
 """Entries of `L` at the starts of the search without data, besides zero: with too few nodes it has several minima."""
 
 CLEAR_NATS = 3.0
-"""The data are asked only if a stretched kernel gains more nats than this without data."""
+"""The data are used only if a stretched kernel gains more nats than this without them."""
 
 SEARCH = SearchOptions(tolerance=1e-5, max_evaluations=60, curvature=False)
 """How the stretch is searched: its gain needs few digits."""
@@ -238,11 +238,10 @@ def _energy(model: Model) -> float:
 
 def _wide_bounds(model: Model) -> dict[str, tuple[Any, Any]]:
     """Return wide bounds for lengths and all temperatures."""
-    names = [name for name, path in named_paths(model).items() if is_temperature(path[0])]
     parameters = model.parameters
     return {
         name: (parameters[name] / WIDEST_FACTOR, parameters[name] * WIDEST_FACTOR)
-        for name in [*names, *length_names(model)]
+        for name in [*eta_and_temperatures(model), *length_names(model)]
     }
 
 
