@@ -78,3 +78,6 @@ def test_names_imported_on_first_use_behave_like_all_others():
     with pytest.raises(AttributeError, match="module 'pilescore' has no attribute 'minimise'") as caught:
         ps.minimise  # noqa: B018
     assert caught.value.obj is ps  # Python's "Did you mean: 'minimize'?"
+    with pytest.raises(AttributeError, match=r"there is pilescore\.kernels\.Periodic"):
+        ps.Periodic  # noqa: B018
+    assert not [name for name in dir(ps) if name.startswith("_") or name == "TYPE_CHECKING"]

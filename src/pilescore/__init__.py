@@ -4,9 +4,9 @@ Importing this package turns on JAX's float64 mode for the whole process: a log 
 digits left.
 """
 
+import typing as _typing
 from importlib import import_module as _import_module
 from importlib.metadata import version as _version
-from typing import TYPE_CHECKING
 
 import jax as _jax
 
@@ -58,7 +58,7 @@ from .nonlinear import solve_nonlinear
 # Models and their scores are imported at once. Packages that search, compare and read files are imported when one of
 # their names is first used (PEP 562): they need pandas, xarray, pydantic and scipy.optimize, and `import pilescore`
 # would take twice as long. Type checkers read the imports, Python reads the table; tests/test_imports.py compares them.
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from . import diagnosis as diagnosis
     from . import networks as networks
     from . import problems as problems
@@ -91,10 +91,14 @@ else:
             if name in names:
                 value = globals()[name] = getattr(_import_module(f"{__name__}.{package}"), name)
                 return value
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        elsewhere = [
+            space.__name__ for space in (kernels, domains, quadrature, solvers, errors) if hasattr(space, name)
+        ]
+        hint = f"; there is {elsewhere[0]}.{name}" if elsewhere else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
     def __dir__():
-        return sorted({*globals(), *__all__, *_LAZY})
+        return sorted({*__all__, *_LAZY, "inference", "model", "nonlinear"})
 
 
 __version__ = _version("pilescore")
