@@ -128,9 +128,12 @@ class Functionals:
         ]
 
     def pointwise_product(
-        self, blocks: Sequence[Float[np.ndarray, "curved curved m"]], vector: Float[np.ndarray, " F"]
+        self, blocks: Sequence[Float[np.ndarray, "_ _ _"]], vector: Float[np.ndarray, " F"]
     ) -> Float[np.ndarray, " F"]:
-        """Return a product with a matrix that couples only curved values at the same node of the same block."""
+        """Return a product with a matrix that couples only curved values at the same node of the same block.
+
+        `blocks` holds an array of shape (curved, curved, nodes) for each nonlinear block.
+        """
         out = np.zeros(self.size)
         for nonlinear, matrices in zip(self.nonlinear_blocks, blocks, strict=True):
             for entry, row in zip(nonlinear.curved_entries, matrices, strict=True):
