@@ -236,10 +236,11 @@ def study_options(
     name: str, quick: str, full: str, seeds: str = "noise seeds", cluster: bool = True, solver: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds the options of a study to its command."""
+    counts = full if full == quick else f"{full}, or {quick} with --quick"
     options = [
         click.option("--out", type=FILE, default=Path(f"pilescore-{name}"), show_default=True, metavar="DIR",
                      help="The directory for the results."),
-        click.option("--seeds", type=int, metavar="K", help=f"Number of {seeds}: {full}, or {quick} with --quick."),
+        click.option("--seeds", type=int, metavar="K", help=f"Number of {seeds}: {counts}."),
         click.option("--quick", is_flag=True, help="Use smaller sizes, for a first look in a minute or two."),
         click.option("--json", "as_json", is_flag=True, help="Print summary.json to standard output instead of text."),
         RESUME,

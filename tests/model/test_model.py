@@ -96,7 +96,7 @@ def test_new_parts_are_checked_as_in_the_constructor(as_a_user):
         (InputError, "kernel: expected a kernel", {"kernel": "RBF"}),
         (InputError, "data: expected a block made by ps.observe", {"data": PHYSICS}),
         (InputError, "physics: expected a block made by ps.impose", {"physics": [DATA]}),
-        (InputError, "at least one observation", {"data": (), "physics": ()}),
+        (InputError, "at least one block", {"data": (), "physics": ()}),
         (InputError, "gamma: expected a positive number", {"gamma": -1.0}),
         (InputError, "eta: expected", {"eta": [1.0, 2.0]}),
         (InputError, "all blocks need the same number", {"data": ps.observe(dy, 1.0, at=[[0.0, 1.0]])}),

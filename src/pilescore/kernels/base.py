@@ -61,7 +61,15 @@ class Kernel(eqx.Module):
 
     @abc.abstractmethod
     def derivative(self, alpha: MultiIndex, beta: MultiIndex, x: Point, y: Point) -> Scalar:
-        """Return `∂₁^α ∂₂^β k(x, y)`; the float `0.0` stands for a derivative that vanishes identically."""
+        """Return `∂₁^α ∂₂^β k(x, y)`; the float `0.0` stands for a derivative that vanishes identically.
+
+        Parameters
+        ----------
+        alpha, beta
+            Orders of differentiation in `x` and in `y`: tuples with one number for each coordinate.
+        x, y
+            Two points: one scalar for each coordinate. They may be tuples, so write `x[0] - y[0]`, not `x - y`.
+        """
 
     def supports(self, alpha: MultiIndex) -> bool:
         """Whether the kernel has the derivative `∂^α` on each side."""

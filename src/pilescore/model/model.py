@@ -96,7 +96,8 @@ class Model(eqx.Module):
             parts[name] = np.array(as_positive(value, name))
         chosen = as_solver(solver)
         blocks = parts["data"] + parts["physics"]
-        require(len(blocks) > 0, "data, physics", "no block at all", "at least one observation")
+        if not blocks:
+            raise InputError("data, physics: expected at least one block made by ps.observe or ps.impose; got none")
         parts["solver"] = chosen.for_nonlinear() if any(block.is_nonlinear for block in blocks) else chosen
         for name, part in parts.items():
             object.__setattr__(self, name, part)  # the class is frozen outside __init__

@@ -345,7 +345,7 @@ class WholeFile(TomlTable):
     temperatures: Annotated[dict[str, Any], Field(description="a table [temperatures]")] = {}
     select: Annotated[dict[str, Any], Field(description="a table [select]")] = {}
     predict: Annotated[dict[str, Any], Field(description="a table [predict]")] = {}
-    solver: Annotated[dict[str, Any], Field(description="a table [solver]; by default the method is dense")] = {}
+    solver: Annotated[dict[str, Any], Field(description="a table [solver]; without it, the solver is dense")] = {}
 
 
 class SingleEntry(TomlTable):

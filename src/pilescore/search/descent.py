@@ -180,10 +180,9 @@ class Descent:
         if not end.success:
             rounding = self.best[1].rounding if self.best else math.nan
             self.status = "stalled"
-            self.reason = (
-                f"no step lowers PILE further; rounding leaves it uncertain by about {rounding:.1e}, and "
-                f"{self.rejected} trial points could not be scored"
-            )
+            self.reason = f"no step lowers PILE further; rounding leaves it uncertain by about {rounding:.1e}"
+            if self.rejected:
+                self.reason += f", and {self.rejected} trial points could not be scored"
         elif "GRADIENT" in end.message:
             self.status, self.reason = "converged", f"no slope exceeds {slope:.1e}"
         else:

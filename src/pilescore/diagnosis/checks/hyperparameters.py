@@ -70,14 +70,17 @@ def flat_direction(context: DiagnosisContext) -> Finding:
     changes = slopes * LOG_TEN + 0.5 * np.abs(eigenvalues) * LOG_TEN**2
     flattest = int(np.argmin(changes))
     direction = dict(zip(curvature.names, vectors[:, flattest].tolist(), strict=True))
-    shown = " ".join(f"{part:+.2g}·{_coordinate(each, context.source)}" for each, part in _largest(direction))
+    (first, largest), *others = _largest(direction)
+    shown = _coordinate(first, context.source)  # an eigenvector has no sign or size of its own: the largest part is 1
+    for each, part in others:
+        shown += f" {part / largest:+.2g}·{_coordinate(each, context.source)}"
     return context.finding(
         name,
         float(changes[flattest]),
         "note",
         "the change of the evidence over a decade of the flattest direction, in nats, is",
         f"The evidence does not determine {shown}.",
-        "fix one of them, or tie them; predictions hardly depend on it.",
+        f"fix {'one of them, or tie them' if others else 'it'}; predictions hardly depend on it.",
         below=True,
         direction=direction,
         changes=changes.tolist(),
@@ -113,7 +116,7 @@ def _coordinate(name: str, model: Model) -> str:
 
 def _largest(direction: Mapping[str, float]) -> list[tuple[str, float]]:
     parts = sorted(direction.items(), key=lambda item: -abs(item[1]))
-    return [part for part in parts[:4] if abs(part[1]) > 0.2]
+    return parts[:1] + [part for part in parts[1:4] if abs(part[1]) > 0.2]
 
 
 def _curvature(context: DiagnosisContext) -> tuple[Curvature | None, np.ndarray | None]:
