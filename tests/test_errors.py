@@ -104,7 +104,7 @@ def test_temperatures_are_positive(bad):
 def test_empty_blocks():
     with refused("at", "the block is empty"):
         ps.observe(ps.identity, values=[], at=np.zeros((0, 2)))
-    with refused("data, physics", "at least one observation"):
+    with refused("data, physics", "at least one block"):
         ps.Model(ps.RBF())
     with refused("operator", "not zero"):
         ps.observe(LAPLACIAN - LAPLACIAN, values=Y, at=X)
