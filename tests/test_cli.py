@@ -123,6 +123,7 @@ def test_bad_input_is_one_line_and_writes_nothing(said, tmp_path, monkeypatch, c
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_a_directory_of_other_work_is_not_resumed(whole, capsys):
     directory = whole[0]
     before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}

@@ -88,6 +88,8 @@ def test_the_mean_is_near_the_truth_and_the_deviation_says_how_near(solved):
     assert all(kernel.status == "converged" for kernel in found.summary.kernels)
 
 
+@pytest.mark.study
+@pytest.mark.slow
 def test_inferred_parameters_lie_within_two_standard_errors(solved):
     name, found = solved
     assert tuple(make.EXAMPLES[name].parameters) == found.problem.inferred

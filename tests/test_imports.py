@@ -69,6 +69,7 @@ def test_the_table_of_names_is_what_type_checkers_see():
         assert all(getattr(ps, name) is getattr(getattr(ps, package), name) for name in members)
 
 
+@pytest.mark.slow
 def test_names_imported_on_first_use_behave_like_all_others():
     code = "assert 'minimize' in dir(ps) and 'minimize' not in vars(ps)\nfrom pilescore import minimize\n"
     run(code + "import pilescore.search\nassert minimize is ps.minimize is vars(ps)['minimize']")

@@ -150,6 +150,7 @@ def functional_blocks() -> tuple[list[Any], list[Rows]]:
     return blocks, rows
 
 
+@pytest.mark.slow
 def test_functionals_against_nested_application() -> None:
     functionals, expected = functional_blocks()
     points = scattered(4, 9)
@@ -257,6 +258,7 @@ def test_covariance_for_other_tile_sizes(tile: int, small: int, monkeypatch: pyt
     np.testing.assert_allclose(assembled(model), whole, rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_stacked_order_is_data_then_physics() -> None:
     """The large model against brute force in the order of its blocks."""
     model = large_model(ps.RBF(H))

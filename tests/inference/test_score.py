@@ -160,6 +160,7 @@ def test_a_linear_operator_written_as_nonlinear_scores_the_same():
     assert slopes == pytest.approx(exact, abs=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", SCORES, ids=["joint", "given physics", "profiled", "both"])
 def test_the_gradient_follows_the_solution(score):
     model = nonlinear(rate=1.2)
@@ -197,6 +198,7 @@ def test_losses_and_errors_of_a_nonlinear_model_are_those_of_its_linearisation()
     assert errors[0].data.value == pytest.approx(errors[1].data.value, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_an_equation_that_does_not_hold_is_told():
     """`u² = −1` has no solution: the most likely function is zero, and its score means little."""
     impossible = ps.Nonlinear(lambda p, u: u**2, of=(ps.identity,))

@@ -338,6 +338,7 @@ def fitted() -> ps.Minimum:
     return ps.minimize(grown(), OVER, score="given_physics")
 
 
+@pytest.mark.slow
 def test_a_coefficient_of_a_nonlinear_equation() -> None:
     """Within three of its standard errors, which are those of the curvature of the scores themselves."""
     best = fitted()
@@ -371,6 +372,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, stop: int | None = None) -> list[in
     return calls
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted, it goes on to what it would have been, bit by bit; then nothing is left to compute."""
     options: dict[str, Any] = {"over": OVER, "search": ps.SearchOptions(tolerance=1e-3)}
@@ -393,6 +395,7 @@ def power(n: int) -> Callable[..., Any]:
     return lambda p, u, u_t: u_t + u**n
 
 
+@pytest.mark.slow
 def test_a_file_of_another_equation_is_refused(tmp_path: Path) -> None:
     """`u²` and `u³` at the same nodes, under the same name; the same function written anew is accepted."""
 
@@ -438,6 +441,7 @@ def test_a_sweep_of_a_nonlinear_model() -> None:
     assert float(given.pile.idxmin()) == RATE
 
 
+@pytest.mark.slow
 def test_an_unsatisfied_equation_is_reported() -> None:
     """Decay by its square, imposed on data that grow."""
     model = grown(ps.Nonlinear(power(2), (ps.identity, DERIVATIVE)))

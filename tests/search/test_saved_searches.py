@@ -152,6 +152,7 @@ def test_killed_and_interrupted_processes_continue(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["run.nc"]
 
 
+@pytest.mark.slow
 def test_what_could_not_be_scored_is_not_tried_again(tmp_path, monkeypatch):
     with pytest.warns(ps.errors.PrecisionWarning):
         whole = ps.minimize(SMOOTH, **REJECTING)

@@ -98,6 +98,7 @@ def test_seeds_of_a_function_share_factorisations(monkeypatch):
         assert found.pile.sel(seed=seed).item() == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_redrawn_data_have_the_noise_of_the_model():
     mass = ps.observe(ps.integral(FINE), 0.0, gamma=0.5)
     weighted = ps.observe(2 * DX, np.zeros(9), X, noise=np.linspace(0.1, 2, 9))

@@ -104,6 +104,7 @@ def _tangents(model, covariance):
         yield covariance.coefficient_tangent([_moved(model, where, np.ones(()))]), [differences("speed")]
 
 
+@pytest.mark.slow
 def test_tangents_contract_blocks_diagonals_and_whole_matrices():
     model, rng = with_functionals(), np.random.default_rng(2)
     covariance = covariance_of(model)
@@ -315,6 +316,7 @@ def test_solutions_are_within_their_bounds():
     np.testing.assert_allclose(found.reduced_diagonal(right.copy()), (right.T @ exact).diagonal(), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", [ps.Score(), ps.Score(profiled=True), ps.Score(given_physics=True)], ids=str)
 def test_gradients_converge_to_the_dense_ones(score):
     for model in (poisson(), with_functionals()):
@@ -366,6 +368,7 @@ def test_posteriors_match_the_dense_solver():
     assert np.isfinite(found.samples(points, 2, seed=0)).all()
 
 
+@pytest.mark.slow
 def test_minimize_finds_the_dense_minimum_and_keeps_the_solver():
     model = poisson(nodes=10)
     over = {"kernel.bandwidth": (0.1, 3.0), "rho": (1e-5, 1e2)}

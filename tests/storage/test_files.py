@@ -57,6 +57,7 @@ def test_threads_that_write_one_file_leave_it_whole(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_processes_that_write_one_file_leave_it_whole(tmp_path):
     path = tmp_path / "a.txt"
     command = [sys.executable, "-c", PROCESS, str(path)]
