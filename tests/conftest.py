@@ -71,20 +71,6 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.slow)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
-    """Run slow tests, with their fixtures, as a user does: types and shapes are checked by the fast ones only.
-
-    The checks take up to half of the time of a test.
-    """
-    disabled = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", disabled or item.get_closest_marker("slow") is not None)
-    try:
-        return (yield)
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", disabled)
-
-
 @pytest.fixture
 def as_a_user(monkeypatch):
     """Switch the type checks of the tests off: bad input meets the library's own checks, as a user's does."""
