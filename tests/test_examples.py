@@ -52,6 +52,7 @@ def test_data_files_are_those_that_make_writes(tmp_path):
         assert path.read_bytes() == (EXAMPLES / path.relative_to(tmp_path)).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ERRORS)
 def test_solutions_satisfy_their_equations_and_conditions(name, monkeypatch):
     problem = ps.load_problem(EXAMPLES / name / "problem.toml")

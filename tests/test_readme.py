@@ -48,6 +48,7 @@ def test_links_lead_somewhere():
             assert place in [heading.lower().replace(" ", "-") for heading in headings]
 
 
+@pytest.mark.slow
 def test_the_example_prints_what_it_says(capsys):
     (code,), printed = blocks("python"), blocks("text")[1]
     assert len(code.splitlines()) <= 12

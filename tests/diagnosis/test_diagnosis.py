@@ -415,6 +415,7 @@ def test_functions_that_fail_at_other_nodes_and_models_that_are_pickled():
     assert again.physics[0].source is None
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(scale=st.floats(0.01, 100.0), seed=st.integers(0, 100))
 def test_units_and_order_do_not_matter(scale, seed):

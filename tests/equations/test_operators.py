@@ -120,6 +120,7 @@ def close(value: Any, expected: float, rel: float = 1e-11) -> None:
     assert float(value) == pytest.approx(expected, rel=rel, abs=rel)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", [1, 2, 3])
 @given(data=st.data())
 @settings(max_examples=8, deadline=None, derandomize=True)

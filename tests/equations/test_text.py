@@ -881,6 +881,7 @@ def operator_or_none(text: str) -> ps.Operator | None:
     return found if isinstance(found, ps.Operator) else None
 
 
+@pytest.mark.slow
 @given(SEEDS)
 @settings(max_examples=40, deadline=None)
 def test_operators_agree_with_jets(random: Random) -> None:

@@ -29,6 +29,7 @@ def closed_forms(c: float) -> dict[str, tuple[ps.Kernel, ps.Operator, float]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("c", "nodes"), [(0.5, 600), (14.0, 800), (200.0, 1500)])
 @pytest.mark.parametrize("which", ["integrated Wiener", "bridge"])
 def test_closed_forms(which: str, c: float, nodes: int) -> None:

@@ -519,6 +519,7 @@ def differences(model: ps.Model, name: str, profiled: bool = False) -> np.ndarra
     return slopes.reshape(value.shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", gradient_models())
 def test_gradient_against_differences(which: str) -> None:
     build, names = gradient_models()[which]

@@ -258,6 +258,7 @@ def exact_slopes(which: Case, model: ps.Model) -> dict[Entry, float]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases())
 def test_gradient_against_fifty_digits(name: str) -> None:
     model = cases()[name].model()

@@ -68,6 +68,7 @@ def test_the_order_of_blocks_does_not_matter(seed):
     np.testing.assert_allclose(ps.pile(swapped).value, ps.pile(model).value, rtol=1e-11)
 
 
+@pytest.mark.slow
 @given(seeds, st.floats(0.01, 100.0), st.floats(0.01, 100.0))
 @settings(max_examples=25)
 def test_units_do_not_matter(seed, a, b):
@@ -136,6 +137,7 @@ KERNELS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: type(k).__name__)
 @given(seed=seeds, shift=st.tuples(st.floats(-5, 5), st.floats(-5, 5)))
 @settings(max_examples=6)

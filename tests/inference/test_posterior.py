@@ -63,6 +63,7 @@ def dense(model, where, operator, other):
 WHERE = np.random.default_rng(5).uniform([0, 0], [1, 2], (7, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", [ps.identity, DX, DT - 0.3 * DX**2, DT * DX + 2], ids=str)
 @pytest.mark.parametrize("other", [None, DT], ids=str)
 def test_mean_and_covariance_are_the_textbook_formulas(operator, other):
@@ -156,6 +157,7 @@ def test_intervals_cover_what_the_model_draws():
         assert abs(np.mean(hits) - 0.95) < 0.02, (str(op), np.mean(hits))
 
 
+@pytest.mark.slow
 def test_many_points_do_not_need_a_matrix_of_them():
     """Memory grows with the points, not with points times observations (29 here)."""
     post = ps.posterior(simple_model())

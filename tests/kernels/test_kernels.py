@@ -639,6 +639,7 @@ def test_oracle_wiener_does_not_depend_on_the_branch_at_a_tie(build: Callable[..
 # The library against the oracle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_derivatives(case: Case) -> None:
     kernel = case.build()
@@ -721,6 +722,7 @@ def test_bilaplacian_of_matern_at_coincident_points(name: str) -> None:
 SYMMETRIC = [case for case in CASES if case.dimension == 2]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_symmetry(data: st.DataObject) -> None:

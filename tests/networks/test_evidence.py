@@ -314,6 +314,7 @@ def linear_model() -> ps.Model:
 LINEAR: dict[str, Any] = {"points": "held out", "scaling": "model", "sigma2": 1.0, "eta": ETA, "scales": SPREAD}
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(st.lists(st.floats(-3, 3), min_size=6, max_size=6))
 def test_linear_network_is_a_kernel(theta: list[float]) -> None:
@@ -563,6 +564,7 @@ DATA_ONLY = ps.Model(ps.RBF(1.0), ps.observe(ps.identity, Y, at=X), gamma=GAMMA)
 PLAIN: dict[str, Any] = {"scaling": "model", "points": "held out", "eta": ETA, "sigma2": SIGMA2}
 
 
+@pytest.mark.slow
 def test_equinox_module() -> None:
     """ReLU and tanh, a hard constraint, `out_size` 1 and "scalar"; all parameters and those of the last layer."""
     for activation, out, bound in ((jax.nn.relu, "scalar", False), (jnp.tanh, 1, True)):

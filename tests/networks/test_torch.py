@@ -109,6 +109,7 @@ def both():
     return adapter.network_pile(MODULE, MODEL), ps.network_pile(APPLY, PARAMS, MODEL)
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_same_network_in_jax(both):
     for form in ("laplace", "linearised", "tangent"):
         mine, its = (each.at(form=form, eta=0.7, sigma2=0.01) for each in both)

@@ -279,6 +279,7 @@ def solved(name: str) -> tuple[Case, ps.nonlinear.Solution, Dense]:
     return case, found, Dense(case.h, float(case.model.eta), case.blocks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_solution_is_that_of_brute_force(name: str) -> None:
     """Eigenvalues of the prior that the oracle leaves out, 1e-15 of the largest, are below 1e-9 of all noise."""
@@ -542,6 +543,7 @@ def test_the_cubic_is_linearised_as_on_paper() -> None:
 # ---------------------------------------------------------------- the linearised model
 
 
+@pytest.mark.slow
 def test_the_linearised_operator_at_all_points() -> None:
     """Its coefficients are the derivatives of `P` along the posterior mean, at the nodes and elsewhere."""
     _, found, _ = solved("everything")
@@ -760,6 +762,7 @@ def same(found: tuple[ps.nonlinear.Solution, np.ndarray], expected: tuple[ps.non
     np.testing.assert_allclose(found[1], expected[1], rtol=ONE_STEP, atol=ONE_STEP)
 
 
+@pytest.mark.slow
 @given(seeds)
 @settings(max_examples=2, phases=[Phase.generate])
 def test_order_does_not_matter(seed: int) -> None:
@@ -973,6 +976,7 @@ def bump(p: Any) -> Any:
     return 4.0 * jnp.sin(jnp.pi * p[0])
 
 
+@pytest.mark.slow
 def test_starts_choose_among_solutions() -> None:
     tops = []
     for low, high in ((0, 4), (8, 14)):

@@ -203,6 +203,7 @@ def test_names_of_hyperparameters_with_their_coordinate_or_block(tmp_path: Path)
     assert [parameter_text(each, problem) for each in ("eta", "kernel.nothing[0]")] == ["eta", "kernel.nothing[0]"]
 
 
+@pytest.mark.slow
 def test_nonlinear_equations_conditions_and_readings(tmp_path: Path) -> None:
     text = GOOD.replace("k = 0.3", "k = { unknown = [0.1, 1.0] }").replace("dt(u)", "dt(u) + u*dx(u)")
     text = text.replace('value = "u"\n', 'value = "u"\nmeasures = "k*u**2"\n')

@@ -192,6 +192,7 @@ def test_a_right_axis_over_many_decades_has_powers_of_ten_only():
     assert (right["tickmode"], right["dtick"]) == ("linear", 1)
 
 
+@pytest.mark.slow
 def test_the_page_loads_no_external_files(tags):
     loads = ("src", "srcset", "href", "action", "data")
     places = [(tag, value) for tag, given in tags.tags for name, value in given.items() if name in loads]

@@ -72,6 +72,7 @@ def test_grid_and_simplex_agree():
     assert [gradient[name] * value for name, value in best.values.items()] == pytest.approx([0, 0, 0], abs=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given_physics", [False, True])
 def test_profiled_is_a_search_over_eta_too(given_physics):
     model = decay() if given_physics else sine()
@@ -274,6 +275,7 @@ print(best.status, best.converged, best.curvature, {run.status for run in best.d
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_returns_the_best_so_far(monkeypatch):
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=600)
     assert done.stdout == "interrupted False None {'interrupted'} True True\n", done.stderr

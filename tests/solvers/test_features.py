@@ -123,6 +123,7 @@ BASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [(2, 1), (0, 3)])
 @pytest.mark.parametrize("name", BASES)
 def test_derivatives_of_features_match_autodiff(name, alpha):
@@ -141,6 +142,7 @@ def test_derivatives_of_features_match_autodiff(name, alpha):
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max() + 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "basis"),
     [(name, FourierBasis(*CORNERS, count=14)) for name in ("rbf", "rotated")]
@@ -159,6 +161,7 @@ def test_covariances_converge_to_the_kernel(name, basis):
     assert errors[1] < errors[0]
 
 
+@pytest.mark.slow
 def test_more_padding_and_functions_converge_to_the_kernel():
     model = line(ps.RBF(0.3))
     for basis in (FourierBasis(0.0, 1.0, count=30, padding=4.0), HilbertBasis(0.0, 1.0, count=60, padding=4.0)):
@@ -253,6 +256,7 @@ def contracted(found, tangent, scale):
     return found.cotangent(scale).contract(tangent), tangent.dense(Weights(inverse, found.alpha, scale))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kernel"),
     [
@@ -352,6 +356,7 @@ def test_rounding_estimate_against_fifty_digits():
     assert apart < found.error < 1e-2
 
 
+@pytest.mark.slow
 def test_the_distance_to_the_kernel_is_measured(monkeypatch):
     monkeypatch.setattr(module, "COMPARED_ROWS", 20)
     monkeypatch.setattr(module, "SCORED_ROWS", 30)

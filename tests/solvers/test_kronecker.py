@@ -202,6 +202,7 @@ def models() -> dict[str, ps.Model]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["laplacian", "varying", "cube", "line", "one grid"])
 def test_products_match_the_dense_matrix(name: str) -> None:
     covariance = plain(models()[name])

@@ -380,6 +380,7 @@ def test_minimize_finds_the_dense_minimum_and_keeps_the_solver():
     assert found.model.replace({"rho": 1.0}).solver == found.model.solver
 
 
+@pytest.mark.slow
 def test_data_free_scores_have_bounds():
     strip = ps.Box(t=(0, 1), x=(0, 3))
     dt, dx = ps.partials(strip)
