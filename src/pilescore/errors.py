@@ -26,6 +26,7 @@ __all__ = [
     "SmoothnessError",
     "ToleranceError",
     "TrainingPointsWarning",
+    "UnresolvedWarning",
 ]
 
 # --- Exceptions and warnings: each message states the cause and a remedy -------------------------------------------
@@ -311,6 +312,17 @@ class PrecisionWarning(UserWarning):
     pilescore.errors.PrecisionWarning: rounding leaves PILE uncertain by about ...e-03 (condition number about
     ...e+14). The nearly dependent rows are in block 'data.0' (100%). What helps: raise gamma of 'data.0' (now
     1.0e-13); shorten the kernel's bandwidth or use a rougher kernel.
+    """
+
+
+class UnresolvedWarning(UserWarning):
+    """A result was computed, but the nodes of an exact equation are too few: finer nodes change it.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> issubclass(ps.errors.UnresolvedWarning, UserWarning)
+    True
     """
 
 

@@ -29,6 +29,10 @@ from .linear_operator import CovarianceTangent as CovarianceTangent
 from .linear_operator import KernelCovariance as KernelCovariance
 from .linear_operator import KernelTangent as KernelTangent
 from .linear_operator import RowSet as RowSet
+from .sizes import MAX_VALUE as MAX_VALUE
+from .sizes import mean_square as mean_square
+from .sizes import operator_size as operator_size
+from .sizes import prior_variances as prior_variances
 from .tiles import TILE as TILE
 from .tiles import Assembly as Assembly
 from .tiles import Indices as Indices

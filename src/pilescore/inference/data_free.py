@@ -174,6 +174,7 @@ def data_free_pile(model: Model, *, refine: float | int = 1.5, tolerance: float 
     ----------
     model
         A model without data. Only its operators, nodes and temperatures are used, not the imposed values (`r = 0`).
+        Without a temperature, `ρ = 1`.
         If its solver computes bounds, they are `determinant.lower` and `determinant.upper`, for the given rule.
     refine
         The coarser and the finer rule have `1/refine` and `refine` times the nodes on each axis.
@@ -190,7 +191,7 @@ def data_free_pile(model: Model, *, refine: float | int = 1.5, tolerance: float 
     DataFreePile(value=18.07168, error=5.9e-07, status='resolved', raw=1350.2525, constant=1332.1808, size=256)
     """
     factor, limit = _refinement(refine, tolerance)
-    check_without_data(model)
+    model = checked_without_data(model)
     logdet = _logdet(model)
     others = [refine_without_data(model, f) for f in (1 / factor, factor)]
     coarser, finer = (math.nan if other is None else _logdet(other).value for other in others)
@@ -268,10 +269,12 @@ def _resolved(
     return FredholmDeterminant(value, size, coarser, finer, limit, error, status, problem)
 
 
-def check_without_data(model: Model) -> None:
-    """Raise an `InputError` unless the argument is a model without data."""
+def checked_without_data(model: Model) -> Model:
+    """Return a model without data, with `ρ = 1` if it has none; raise an `InputError` for other arguments."""
     require(isinstance(model, Model), "model", model, "a ps.Model")
     require(not model.data, "model", f"{len(model.data)} blocks of data", "no data: model.replace(data=())")
+    # The determinant has no limit as ρ tends to zero: it compares how nearly samples of the prior satisfy the equation.
+    return model if model.rho is not None else model.replace(rho=1.0)
 
 
 def refine_without_data(model: Model, factor: float) -> Model | None:

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from ..errors import InputError, NotPositiveDefiniteError, NotSolvedError, require
 from ..model import Model, eta_and_temperatures, named_paths, require_name
 from ..nonlinear import MapEstimate, Solution, as_solution, gradient, solve_or_follow
-from ..solvers import Bounds, NamedGradient, System, plain, solve
+from ..solvers import LARGEST_THREADED, Bounds, NamedGradient, System, plain, solve, with_tolerances
 from .score import Score, as_score
 
 LOG_TWO_PI = math.log(2 * math.pi)
@@ -121,8 +121,9 @@ def pile(model: Model, score: Score | str = "joint") -> Pile:
     model
         The model. Its solver computes the score; the result's `lower` and `upper` bound PILE.
     score
-        `"joint"` scores data and physics together, `"given_physics"` the data given the physics, `"profiled"` both
-        together at the best scale η. A `ps.Score` combines these.
+        `"joint"` scores data and physics together (given exact equations, which are part of the prior),
+        `"given_physics"` the data given the physics, `"given_homogeneous"` everything given the physics whose values
+        are zero, `"profiled"` all together at the best scale η. A `ps.Score` combines these.
 
     Examples
     --------
@@ -198,28 +199,34 @@ class WarmStart:
 
     origin: Model | None = None
     joint: Float[np.ndarray, " F"] | None = None
-    """The origin's solution given all observations."""
-    physics: Float[np.ndarray, " G"] | None = None
-    """The origin's solution given the physics alone."""
+    """The origin's solution with all observations."""
+    given: Float[np.ndarray, " G"] | None = None
+    """The origin's solution with the given observations alone."""
     solved: set[bool] = dataclasses.field(default_factory=set)
-    """Which of the two were attempted: True for the physics alone, False for all observations."""
+    """Which of the two were attempted: True for the given observations alone, False for all."""
 
-    def values(self, physics_alone: bool) -> Float[np.ndarray, " _"] | None:
-        """Return the origin's solution given the physics alone or all observations; None if it was not found."""
-        if self.origin is not None and physics_alone not in self.solved:
-            self.solved.add(physics_alone)
+    def values(self, given: tuple[int, ...] = ()) -> Float[np.ndarray, " _"] | None:
+        """Return the origin's solution with the given blocks alone, or with all; None if it was not found."""
+        alone = bool(given)
+        if self.origin is not None and alone not in self.solved:
+            self.solved.add(alone)
             values = None
             try:
-                model = self.origin.replace(data=()) if physics_alone else self.origin
+                model = only(self.origin, given) if alone else self.origin
                 found = solve_or_follow(model, None, explain=False)
                 values = found.expansion.values if found.converged else None
             except (NotPositiveDefiniteError, InputError):
                 pass  # models near the origin may still be solvable from zero
-            if physics_alone:
-                self.physics = values
+            if alone:
+                self.given = values
             else:
                 self.joint = values
-        return self.physics if physics_alone else self.joint
+        return self.given if alone else self.joint
+
+
+def only(model: Model, given: tuple[int, ...]) -> Model:
+    """Return a model with its given blocks alone, all of them physics."""
+    return model.replace(data=(), physics=[model.blocks[i] for i in given])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -229,7 +236,9 @@ class Systems:
     whole: System
     """The system of all observations; for a nonlinear model, linearised around its most likely solution."""
     prior: System | None = None
-    """The system of the physics alone, if the data are scored given the physics."""
+    """The system of the given blocks alone, unless the whole system already scores the others given them."""
+    given: tuple[int, ...] = ()
+    """The positions of the blocks of `prior` among all blocks."""
     maps: tuple[MapEstimate, MapEstimate | None] | None = None
     """The solutions of a nonlinear model that the two systems belong to."""
 
@@ -253,7 +262,7 @@ class Systems:
 
     def pile(self, score: Score, values: System | None = None) -> Pile:
         """Return PILE; `values`, if given, replaces the whole system by one with other observed values."""
-        return _from_systems(self.whole if values is None else values, self.prior, score.profiled)
+        return _from_systems(self.whole if values is None else values, self.prior, self.given, score.profiled)
 
     def pile_and_gradient(self, names: Sequence[str], score: Score) -> tuple[Pile, dict[str, Any]]:
         """Return PILE and its gradient by name."""
@@ -262,9 +271,18 @@ class Systems:
         scale = result.eta / self.whole.eta if score.profiled else 1.0
         total = self._gradient(names, scale, alone=False)
         if self.prior is not None:  # log p(y | r) = log p(y, r) − log p(r)
-            part = self._gradient(names, scale, alone=True)
-            total = {name: value - part.get(name, 0.0) for name, value in total.items()}
+            own = self._own_names(names)
+            part = self._gradient([own[name] for name in names if name in own], scale, alone=True)
+            total = {name: value - part.get(own.get(name, ""), 0.0) for name, value in total.items()}
         return result, {name: plain(value / result.size) for name, value in total.items()}
+
+    def _own_names(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the names of hyperparameters in the model of the given blocks, where blocks have other numbers."""
+        model = self.maps[0].functionals.model if self.maps else self.whole.model
+        alone = only(model, self.given)
+        numbered = dict(zip((model.temperature_names[i] for i in self.given), alone.temperature_names, strict=True))
+        known = named_paths(alone)
+        return {name: numbered.get(name, name) for name in names if numbered.get(name, name) in known}
 
     def _gradient(self, names: Sequence[str], scale: float, alone: bool) -> dict[str, Any]:
         """Return the gradient of `N·PILE` of one of the two systems."""
@@ -272,7 +290,7 @@ class Systems:
         assert system is not None
         solution = None if self.maps is None else self.maps[alone]
         if solution is None:
-            return NamedGradient(system, scale).all(names, named_paths(self.whole.model))
+            return NamedGradient(system, scale).all(names, named_paths(system.model))
         known = named_paths(solution.functionals.model)
         return gradient(solution, [name for name in names if name in known], scale)
 
@@ -292,24 +310,33 @@ def systems_of(model: Model, score: Score, start: WarmStart | None = None, *, ex
         Whether to explain a failed factorisation by the eigenvalues of the matrix. They cost more than the
         factorisation, so searches leave them out.
     """
+    model = with_tolerances(model)
+    given = score.given_blocks(model)
     if not model.is_nonlinear:
-        prior = solve(model.replace(data=()), explain=explain) if score.given_physics else None
-        return Systems(solve(model, explain=explain), prior)
+        if given and model.solver.forms_covariance and model.size <= LARGEST_THREADED:
+            return Systems(solve(model, given=given, explain=explain))
+        prior = solve(only(model, given), explain=explain) if given else None
+        return Systems(solve(model, explain=explain), prior, given)
     start = start or WarmStart()
-    whole = _solution(model, start.values(False), explain)
-    if not score.given_physics:
-        return Systems(whole.system, None, (whole, None))
-    alone = model.replace(data=())
+    whole = _solution(model, start.values(), explain)
+    if not given:
+        return Systems(whole.system, maps=(whole, None))
+    alone = only(model, given)
     try:
-        prior_map = _solution(alone, start.values(True), explain)
+        prior_map = _solution(alone, start.values(given), explain)
     except (InputError, NotSolvedError):
-        # Start from the solution given all observations instead. Its values begin with one for each linear datum; with
-        # nonlinear data they are laid out differently and cannot be cut.
-        if any(block.is_nonlinear for block in model.data):
-            raise
-        values = whole.expansion.values[sum(block.size for block in model.data) :]
-        prior_map = _solution(alone, values, explain)
-    return Systems(whole.system, prior_map.system, (whole, prior_map))
+        # Start from the solution with all observations instead. The functionals of the given blocks are in the same
+        # order among those of all blocks.
+        entries = _entries_of(whole, given)
+        prior_map = _solution(alone, whole.expansion.values[entries], explain)
+    return Systems(whole.system, prior_map.system, given, (whole, prior_map))
+
+
+def _entries_of(whole: MapEstimate, given: tuple[int, ...]) -> Int[np.ndarray, " G"]:
+    """Return the entries of the functionals of the given blocks among those of all blocks."""
+    starts = np.cumsum([0, *(block.size for block in whole.functionals.model.blocks)])
+    rows = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in given])
+    return np.flatnonzero(np.isin(whole.functionals.row, rows))
 
 
 def linear_system(model: Model) -> System:
@@ -332,32 +359,35 @@ def _printed(model: Model) -> Pile:
     # The printed Σ = Q + η·diag(γ, ρ/w) has no factor 1/2 in the noise, unlike S = diag(γ, ρ/w)/2.
     system = solve(model, eta=1.0, noise_factor=2 * eta)
     system.warn_if_imprecise(stacklevel=4)
-    return _from_systems(system, None, False, math.log(2 * math.pi * eta), eta)
+    return _from_systems(system, None, (), False, math.log(2 * math.pi * eta), eta)
 
 
 def at_profiled_scale(model: Model, score: Pile) -> Model:
     """Return the model with η and all temperatures multiplied by η̂/η: its PILE is the profiled score."""
     factor, values = score.eta / float(model.eta), model.parameters
-    return model.replace({name: values[name] * factor for name in eta_and_temperatures(model)})
+    scaled = [b.within(np.sqrt(factor / b.weights)) if b.exact else b for b in model.physics]
+    changed = model.replace(physics=scaled) if any(block.exact for block in model.physics) else model
+    return changed.replace({name: values[name] * factor for name in eta_and_temperatures(model)})
 
 
 def _from_systems(
     system: System,
     prior: System | None,
+    given: tuple[int, ...],
     profiled: bool,
     constant: float = LOG_TWO_PI,
     eta: float | None = None,
 ) -> Pile:
-    """Return PILE of a system or, if `prior` is the system of its physics, of its data given the physics."""
+    """Return PILE of a system or, if `prior` is the system of its given blocks, of the others given them."""
     eta = system.eta if eta is None else eta
-    quadratic, logdet, n, rounding = system.factored.quadratic, system.logdet, len(system.values), system.error
-    shares = system.assembly.by_block(system.values * system.alpha)
+    quadratic, logdet, n, rounding = system.factored.quadratic, system.logdet, system.factored.scored, system.error
+    shares = system.assembly.by_block(system.values * (system.alpha - system.factored.given_alpha))
     if prior is not None:
         quadratic, logdet = quadratic - prior.factored.quadratic, logdet - prior.logdet
         n -= len(prior.values)
         rounding += prior.error  # errors add, while the values they belong to are subtracted
-        for name, share in prior.assembly.by_block(prior.values * prior.alpha).items():
-            shares[name] -= share
+        for i, share in zip(given, prior.assembly.by_block(prior.values * prior.alpha).values(), strict=True):
+            shares[system.assembly.labels[i]] -= share
     found = from_parts(quadratic.value, logdet.value, shares, n, eta, rounding, constant)
     found = at_best_scale(found) if profiled else found
     fits = Bounds(quadratic.lower / n, quadratic.upper / n)

@@ -1,4 +1,4 @@
-"""What is scored: the evidence of data and physics together, of the data given the physics, or at the best scale."""
+"""What is scored: which observations, given which others, and at which scale."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import Literal
 from ..errors import InputError, nearest, require
 from ..model import Model
 
+Given = Literal["exact", "homogeneous", "physics", "auto"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Score:
     """Which score of a model is computed.
 
-    Functions that score a model accept a `Score` or one of the names `"joint"`, `"given_physics"` and `"profiled"`.
+    Functions that score a model accept a `Score` or one of the names `"joint"`, `"given_homogeneous"`,
+    `"given_physics"`, `"profiled"` and `"auto"`.
 
     Examples
     --------
@@ -25,13 +28,19 @@ class Score:
     >>> ps.pile(model, score="given_phyics")
     Traceback (most recent call last):
     ...
-    pilescore.errors.InputError: score: expected 'joint', 'given_physics', 'profiled' or a ps.Score; got 'given_phyics'.
-    Did you mean 'given_physics'?
+    pilescore.errors.InputError: score: expected 'joint', 'given_homogeneous', 'given_physics', 'profiled', 'auto' or a
+    ps.Score; got 'given_phyics'. Did you mean 'given_physics'?
     """
 
-    given_physics: bool = False
-    """Score the data given the physics, `−2 log p(y | r)/n`, instead of both together. Use it to choose an equation or
-    its coefficients: the joint score also rewards an operator for being small."""
+    given: Given = "exact"
+    """Which observations are conditioned on; the others are scored, `−2 log p(scored | given)` per scored observation.
+
+    `"exact"`: exact equations and conditions only, which are part of the prior. This is the joint score of the paper,
+    whose physics is never exact. `"homogeneous"`: physics whose imposed values are all zero. The density of zero is
+    largest for a small operator and a small prior, so it says nothing about the model; values that are not zero are
+    readings of the operator and say as much as data. `"physics"`: all physics; only data are scored. `"auto"`: as
+    `"homogeneous"`, but a search compares the result with `"physics"`; see `minimize`.
+    """
     profiled: bool = False
     """Minimise over the scale η in closed form, with `γ/η` and `ρ/η` fixed: `η̂ = η ỹᵀC⁻¹ỹ/N`. The result's `eta` is
     `η̂`, and its `fit` is 1."""
@@ -40,22 +49,64 @@ class Score:
     the constant. It reproduces the paper's numbers but is not the evidence of the paper's own model."""
 
     def __post_init__(self) -> None:
-        for name in ("given_physics", "profiled"):
-            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
+        names = ("exact", "homogeneous", "physics", "auto")
+        require(self.given in names, "given", self.given, f"one of {', '.join(map(repr, names))}")
+        require(isinstance(self.profiled, bool), "profiled", self.profiled, "True or False")
         require(self.formula in ("consistent", "printed"), "formula", self.formula, "'consistent' or 'printed'")
-        joint = not (self.given_physics or self.profiled)
+        joint = self.given == "exact" and not self.profiled
         require(joint or self.formula == "consistent", "score", self, "no other option with the printed formula")
+
+    def given_blocks(self, model: Model) -> tuple[int, ...]:
+        """Return the positions, in `model.blocks`, of the blocks that are conditioned on."""
+        chosen = []
+        for i, block in enumerate(model.blocks):
+            if block.role == "data":
+                continue
+            if self.given == "physics" or (self.given == "exact" and model.is_exact(i)):
+                chosen.append(i)
+            elif self.given in ("homogeneous", "auto") and block.is_homogeneous:
+                chosen.append(i)
+        return tuple(chosen)
 
     def check(self, model: Model) -> None:
         """Raise an `InputError` if a model cannot be scored this way."""
-        if self.given_physics:
+        if self.given == "physics":
             both = bool(model.data) and bool(model.physics)
             require(both, "score", "given_physics", "'joint' unless the model has both data and physics")
+        elif len(self.given_blocks(model)) == len(model.blocks):
+            raise InputError(
+                "score: there is nothing to score. The model has no data, and all of its physics is given: "
+                f"{'it is exact' if self.given == 'exact' else 'its values are zero'}. Add data, or compare kernels "
+                "without data with ps.data_free_pile"
+            )
         if model.is_nonlinear:
             require(self.formula == "consistent", "score", self, "the consistent formula for a nonlinear model")
+        if self.formula == "printed":
+            exact = [label for i, label in enumerate(model.labels) if model.is_exact(i)]
+            require(not exact, "score", "printed", f"no exact blocks, but {', '.join(exact)}: give them rho=")
+
+    def described(self, model: Model) -> str:
+        """Return what is scored, and given what, in words."""
+        given = self.given_blocks(model)
+        scale = ", at the best scale" if self.profiled else ""
+        physics = len(model.physics)
+        if not given:
+            return ("data and physics together" if model.data and physics else "all observations") + scale
+        if len(given) == physics:
+            return "the data given the physics" + scale
+        kind = "exact" if self.given == "exact" else "zero"
+        others = "the imposed values that are not zero" if kind == "zero" else "the physics that is not exact"
+        scored = f"the data and {others}" if model.data else others
+        return f"{scored}, given {'those that are zero' if kind == 'zero' else 'what is exact'}{scale}"
 
 
-NAMED_SCORES = {"joint": Score(), "given_physics": Score(given_physics=True), "profiled": Score(profiled=True)}
+NAMED_SCORES = {
+    "joint": Score(),
+    "given_homogeneous": Score("homogeneous"),
+    "given_physics": Score("physics"),
+    "profiled": Score(profiled=True),
+    "auto": Score("auto"),
+}
 
 
 def as_score(score: Score | str) -> Score:

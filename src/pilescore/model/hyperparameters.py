@@ -179,7 +179,8 @@ def _name(model: Any, path: Path) -> str | None:
     if first == "eta":
         return first
     if path[2].name == "temperature":
-        return f"{first}.{path[1].idx}.{TEMPERATURES[first]}"
+        exact = getattr(model, first)[path[1].idx].exact  # a tolerance is not a hyperparameter
+        return None if exact else f"{first}.{path[1].idx}.{TEMPERATURES[first]}"
     atom, rest = atom_at(model, path)
     if isinstance(atom, Parameter):
         return atom.name

@@ -39,7 +39,8 @@ class Model(eqx.Module):
         One block made by `impose`, or a list of blocks. Nested lists are flattened.
     gamma, rho, eta
         The temperatures γ and ρ and the scale η. A block may have its own temperature. The noise variance is `γ/2` for
-        a measurement and `ρ/2w` for a physics node of weight `w`.
+        a measurement and `ρ/2w` for a physics node of weight `w`. Without `rho`, physics without a temperature or
+        noise of its own is exact.
     solver
         How the covariance is solved: `"dense"` (exact, `N³` operations), `"low_rank"` (with proved bounds), `"auto"`
         (chooses, and says why), `"kronecker"`, `"distributed"`, or a solver with options such as
@@ -69,7 +70,7 @@ class Model(eqx.Module):
     data: tuple[Observation, ...]
     physics: tuple[Observation, ...]
     gamma: Float[np.ndarray, ""] = eqx.field(metadata={"role": "data_temperature"})
-    rho: Float[np.ndarray, ""] = eqx.field(metadata={"role": "physics_temperature"})
+    rho: Float[np.ndarray, ""] | None = eqx.field(metadata={"role": "physics_temperature"})
     eta: Float[np.ndarray, ""] = eqx.field(metadata={"role": "scale"})
     solver: Solver = eqx.field(static=True)
     """How the covariance is solved."""
@@ -80,7 +81,7 @@ class Model(eqx.Module):
         data: Observation | Iterable[Any] = (),
         physics: Observation | Iterable[Any] = (),
         gamma: Any = 1.0,
-        rho: Any = 1.0,
+        rho: Any = None,
         eta: Any = 1.0,
         solver: Solver | str = "dense",
     ) -> None:
@@ -93,7 +94,7 @@ class Model(eqx.Module):
         parts = {"kernel": kernel, "data": _blocks(data, "data", "observe")}
         parts["physics"] = _blocks(physics, "physics", "impose")
         for name, value in (("gamma", gamma), ("rho", rho), ("eta", eta)):
-            parts[name] = np.array(as_positive(value, name))
+            parts[name] = None if name == "rho" and value is None else np.array(as_positive(value, name))
         chosen = as_solver(solver)
         blocks = parts["data"] + parts["physics"]
         if not blocks:
@@ -140,10 +141,16 @@ class Model(eqx.Module):
         """The values `ỹ` of all blocks."""
         return np.concatenate([block.values for block in self.blocks])
 
+    def is_exact(self, block: int) -> bool:
+        """Whether the block at this position of `blocks` is physics that holds exactly."""
+        each = self.blocks[block]
+        return each.exact or (each.role == "physics" and each.temperature is None and self.rho is None)
+
     @property
     def temperatures(self) -> tuple[float, ...]:
         """The temperature of each block: its own, or the model's γ or ρ."""
-        shared = {"data": float(self.gamma), "physics": float(self.rho)}
+        # An exact block that has no tolerance yet counts as zero.
+        shared = {"data": float(self.gamma), "physics": 0.0 if self.rho is None else float(self.rho)}
         return tuple(
             shared[block.role] if block.temperature is None else float(block.temperature) for block in self.blocks
         )
@@ -243,7 +250,8 @@ class Model(eqx.Module):
     def __repr__(self) -> str:
         lines = [f"kernel={self.kernel!r},"]
         lines += [f"{role}={list(getattr(self, role))!r}," for role in ("data", "physics")]
-        lines += [f"gamma={float(self.gamma):g}, rho={float(self.rho):g}, eta={float(self.eta):g},"]
+        rho = "" if self.rho is None else f"rho={float(self.rho):g}, "
+        lines += [f"gamma={float(self.gamma):g}, {rho}eta={float(self.eta):g},"]
         return "Model(\n    " + "\n    ".join(lines) + "\n)"
 
 

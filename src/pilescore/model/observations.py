@@ -197,6 +197,8 @@ class Observation(eqx.Module):
     """The operator's coefficients at the points; None if they depend on parameters."""
     source: Any = eqx.field(static=True, default=None)
     """The number or function that the values of physics were computed from; None if values were given."""
+    exact: bool = eqx.field(static=True, default=False)
+    """Whether the block holds exactly: its weights are those of a tolerance near rounding, not of a noise."""
 
     @property
     def size(self) -> int:
@@ -207,6 +209,11 @@ class Observation(eqx.Module):
     def dimension(self) -> int:
         """The number of coordinates."""
         return int(self.points.shape[1])
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether the block is physics whose imposed values are all zero."""
+        return self.role == "physics" and not self.values.any()
 
     @property
     def is_functional(self) -> bool:
@@ -277,7 +284,7 @@ class Observation(eqx.Module):
             return "consists of functionals, which have no rule to refine"
         if self.nodes.rule is None:
             return "has nodes at explicit points, or a sum of nodes by different rules, which cannot be refined"
-        if not np.array_equal(self.weights, self.nodes.weights):
+        if not (self.exact or np.array_equal(self.weights, self.nodes.weights)):
             return "has a noise for each node instead of weights: finer rules do not converge"
         return ""
 
@@ -308,7 +315,11 @@ class Observation(eqx.Module):
         if value is None or self.nodes is None or self.unrefinable:
             return None
         on = self.nodes.refined(factor)
-        return impose(self.operator, value, on=on, rho=self.temperature, name=self.name)
+        return impose(self.operator, value, on=on, rho=None if self.exact else self.temperature, name=self.name)
+
+    def within(self, deviations: Float[np.ndarray, " n"]) -> Observation:
+        """Return the block as an exact one that holds to within these deviations."""
+        return dataclasses.replace(self, weights=1.0 / deviations**2, temperature=jnp.asarray(2.0), exact=True)
 
     def __getstate__(self) -> dict[str, Any]:
         """Drop a function, which may not be picklable: only refining the rule needs it."""
@@ -390,7 +401,11 @@ def impose(
     noise: Any = None,
     name: str | None = None,
 ) -> Observation:
-    """Return a block of physics: `(A f)(z_j) = r_j` at quadrature nodes, with noise variance `ρ / 2w_j`.
+    """Return a block of physics: `(A f)(z_j) = r_j` at quadrature nodes.
+
+    Without `rho` and `noise` the equation is exact: it is part of the prior, and holds to a tolerance near rounding.
+    With a temperature ρ it is a soft constraint with noise variance `ρ / 2w_j`, as in the paper; with a `noise` it is
+    a measurement.
 
     Parameters
     ----------
@@ -401,7 +416,7 @@ def impose(
     on
         Nodes and weights, such as `square.interior(ps.GaussLegendre(13))` or `ps.domains.nodes_at(points, weights)`.
     rho
-        The temperature of this block; by default the model's `rho`.
+        The temperature of this block; by default the model's `rho`, if it has one.
     noise
         The standard deviation of the equation's residual at each node, instead of a temperature.
     name

@@ -137,7 +137,7 @@ def _random_nodes(region: Region, points: Float[np.ndarray, "n d"], stream: tupl
 def relative_noise(model: Model, blocks: Sequence[Observation], scaling: RowScaling) -> Float[np.ndarray, " N"]:
     """Return the relative noise variances `D` of the rows of blocks."""
     if scaling == "model":
-        shared = {"data": model.gamma, "physics": model.rho}
+        shared = {"data": model.gamma, "physics": 1.0 if model.rho is None else model.rho}
         temperatures = [shared[block.role] if block.temperature is None else block.temperature for block in blocks]
         return np.concatenate([0.5 * float(t) / block.weights for t, block in zip(temperatures, blocks, strict=True)])
     scales = [_prior_variance(model, block) for block in blocks]

@@ -25,7 +25,7 @@ from ..errors import (
 )
 from ..model import Model
 from ..parallel import progress_bar
-from ..solvers import solve
+from ..solvers import solve, with_tolerances
 from .gauss_newton import LOOSE_DECREMENT, DualExpansion, GaussNewton, GaussNewtonStep, MapEstimate, StartPoint, Status
 from .hessian import Hessian, newton_step
 from .linearisation import Functionals, functionals_of, linear_model
@@ -207,6 +207,7 @@ def solve_nonlinear(
     decreasing = len(levels) > 0 and levels[-1] == 1.0 and all(a > b for a, b in itertools.pairwise(levels))
     require(decreasing, "continuation", continuation, "factors that decrease to 1, such as (1e4, 1e2, 1.0)")
     checked = _checked_starts(model, starts)
+    model = with_tolerances(model)
     functionals = functionals_of(model)
     if not any(nonlinear.curved for nonlinear in functionals.nonlinear_blocks):
         levels = (1.0,)

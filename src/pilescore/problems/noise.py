@@ -6,14 +6,11 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
-from ..covariance import query, variances
-from ..equations import Nonlinear, Operator
-from ..kernels import RBF, Kernel
+from ..covariance import MAX_VALUE, mean_square, operator_size
+from ..kernels import RBF
 from ..model import TEMPERATURES, Observation
 from ..search import free_name
 from . import schema
@@ -30,19 +27,6 @@ ETA_RANGE = (1e-3, 1e4)
 
 USUAL_BANDWIDTH, SHORT_BANDWIDTH = 0.3, 0.05
 """Bandwidths, as fractions of the domain, of the priors that sizes are derived from."""
-
-MAX_VALUE = 1e100
-"""The largest allowed value. Squares of larger values overflow in products."""
-
-DRAWS = 61
-"""The number of random draws, and of points, from which the size of a nonlinear operator is estimated."""
-
-NORMAL_MEDIAN_SQUARE = 0.4549
-"""The median of the square of a standard normal number."""
-
-MAX_DECADES = 40.0
-"""The size of the unknown is searched between 10 to the power of minus and plus this number."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NoiseModel:
@@ -124,7 +108,7 @@ class _Sizes:
     def __init__(self, tables: Sequence[ParsedTable], context: ParsingContext) -> None:
         extent = np.array(context.box.upper) - np.array(context.box.lower)
         blocks = [(table, block) for table in tables for block in table.blocks]
-        self.usual = {id(block): _size(RBF(USUAL_BANDWIDTH * extent), block) for _, block in blocks}
+        self.usual = {id(block): operator_size(RBF(USUAL_BANDWIDTH * extent), block) for _, block in blocks}
         for table, block in blocks:
             largest = float(np.abs(block.values).max())
             if largest > MAX_VALUE:
@@ -136,104 +120,21 @@ class _Sizes:
                 context.log(table.place, text)
         self.unknown = self.prior = 1.0
         nonzero = [block for _, block in blocks if self.usual[id(block)].target > 0]
-        direct = [_square(block) for block in nonzero if not block.is_functional and str(block.operator) == "Id"]
+        direct = [mean_square(block) for block in nonzero if not block.is_functional and str(block.operator) == "Id"]
         if direct:
             self.unknown = self.prior = max(direct)
         elif nonzero and not context.log.mistakes:
             self.prior = max(self.usual[id(block)].scale() for block in nonzero)
-            self.unknown = min(_size(RBF(SHORT_BANDWIDTH * extent), block).scale() for block in nonzero)
+            self.unknown = min(operator_size(RBF(SHORT_BANDWIDTH * extent), block).scale() for block in nonzero)
 
     def of(self, block: Observation) -> float:
         """Return the squared size of what a block observes."""
-        return max(self.usual[id(block)].size(self.unknown), _square(block))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _LinearSize:
-    """The squared size of a linear operator: its prior variance."""
-
-    variance: float
-    target: float
-    """The mean square of the observed values."""
-
-    def size(self, scale: float) -> float:
-        """Return the squared size of the operator if the squared size of the unknown is `scale`."""
-        return scale * self.variance
-
-    def scale(self) -> float:
-        """Return the squared size of the unknown at which the operator is as large as the target."""
-        return self.target / self.variance if self.variance > 0 else 1.0
-
-
-class _NonlinearSize:
-    """The squared size of a nonlinear operator: its median square over random draws of its arguments.
-
-    Draws at which it is not defined are left out. The value of the operator at the zero function is subtracted from the
-    observed values.
-    """
-
-    def __init__(self, kernel: Kernel, block: Observation, operator: Nonlinear) -> None:
-        rows = np.unique(np.linspace(0, block.size - 1, min(block.size, DRAWS)).astype(int))
-        points = block.points[rows]
-        spread = np.sqrt([_variances(kernel, points, argument) for argument in operator.of])
-        self._drawn = spread[None] * np.random.default_rng(0).standard_normal((DRAWS, *spread.shape))
-        self._at = jax.jit(jax.vmap(jax.vmap(operator.at, (0, 1)), (None, 0)))
-        self._points = points
-        at_zero = self._values(0.0)[0]
-        self._at_zero = np.where(np.isfinite(at_zero), at_zero, 0.0)
-        self.target = float(np.mean(np.minimum(np.abs(block.values[rows] - self._at_zero), MAX_VALUE) ** 2))
-
-    def size(self, scale: float) -> float:
-        """Return the squared size of the operator if the squared size of the unknown is `scale`."""
-        return self._change(scale) + float(np.mean(self._at_zero**2))
-
-    def scale(self) -> float:
-        """Return the squared size of the unknown at which the operator is as large as the target; 1 if there is none.
-
-        The size need not be monotone or finite, so this is a bisection of the logarithm that cannot fail.
-        """
-        low, high = -MAX_DECADES, MAX_DECADES
-        for _ in range(40):
-            middle = 0.5 * (low + high)
-            low, high = (low, middle) if self._change(10.0**middle) > self.target else (middle, high)
-        return float(10.0**middle) if -0.9 * MAX_DECADES < middle < 0.9 * MAX_DECADES else 1.0
-
-    def _change(self, scale: float) -> float:
-        """Return the squared size of the operator's change from the zero function; NaN if it is defined nowhere."""
-        values = self._values(scale)
-        defined = ~np.isnan(values)
-        with np.errstate(over="ignore"):
-            squares = np.sort(np.where(defined, values - self._at_zero, np.inf) ** 2, axis=0)
-        count = defined.sum(axis=0)
-        # The median, not the mean: the mean square of exp(u) or 1/u is dominated by a few draws or infinite.
-        medians = np.take_along_axis(squares, count[None] // 2, axis=0)[0][count > 0]
-        return float(np.mean(np.minimum(medians / NORMAL_MEDIAN_SQUARE, MAX_VALUE))) if medians.size else math.nan
-
-    def _values(self, scale: float) -> Float[np.ndarray, "draws m"]:
-        return np.asarray(self._at(jnp.asarray(self._points), jnp.asarray(math.sqrt(scale) * self._drawn)))
-
-
-def _size(kernel: Kernel, block: Observation) -> _LinearSize | _NonlinearSize:
-    if isinstance(block.operator, Nonlinear):
-        return _NonlinearSize(kernel, block, block.operator)
-    mean = float(np.mean(_variances(kernel, block.points, block.operator)))
-    factor = 1.0 if block.matrix is None else float(np.mean(np.abs(block.matrix).sum(axis=1) ** 2))
-    return _LinearSize(mean * factor, _square(block))
-
-
-def _variances(kernel: Kernel, points: Float[np.ndarray, "n d"], operator: Operator) -> Float[np.ndarray, " n"]:
-    """Return the prior variances of an operator at points."""
-    rows = query(points, operator.indices(points.shape[1]), operator.coefficients)
-    return np.concatenate([variances(kernel, tile, 1.0) for tile in rows.tiles])
-
-
-def _square(block: Observation) -> float:
-    return float(np.mean(np.minimum(np.abs(block.values), MAX_VALUE) ** 2))
+        return max(self.usual[id(block)].size(self.unknown), mean_square(block))
 
 
 def _spread(block: Observation) -> float:
     """Return the variance of the values, or their mean square if they are all equal."""
-    return float(np.var(block.values)) or _square(block)
+    return float(np.var(block.values)) or mean_square(block)
 
 
 def _with_noise(

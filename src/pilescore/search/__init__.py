@@ -17,6 +17,9 @@ from .minimum import Minimum, minimize
 from .objective import Objective as Objective
 from .options import RunOptions, SearchOptions
 from .options import check_options as check_options
+from .resolution import Resolution
+from .resolution import check_resolution as check_resolution
+from .resolution import node_gaps as node_gaps
 from .space import SearchSpace as SearchSpace
 from .space import Side as Side
 from .space import bounds_reached as bounds_reached
@@ -28,6 +31,7 @@ __all__ = [
     "Curvature",
     "DescentResult",
     "Minimum",
+    "Resolution",
     "RunOptions",
     "SearchOptions",
     "choose",

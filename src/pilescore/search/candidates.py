@@ -113,8 +113,9 @@ class ModelCandidate(ScoredByEvidence, Predicting):
             systems = systems_of(self.model, score)
             return _evidence_row(systems.pile(score), [systems.caution])
         except PilescoreError as failure:
-            blocks = self.model.data if score.given_physics else self.model.blocks
-            return failed_row(str(failure), sum(block.size for block in blocks))
+            given = score.given_blocks(self.model)
+            scored = (block.size for i, block in enumerate(self.model.blocks) if i not in given)
+            return failed_row(str(failure), sum(scored))
 
     def predictor(self, profiled: bool) -> HeldOutPredictor:
         """Return the posterior of the model."""

@@ -84,7 +84,7 @@ def compare(
     scoring = as_score(score)
     require(scoring.formula == "consistent", "score", scoring, "the consistent formula")
     if held_out is not None:
-        require(not scoring.given_physics, "score", score, "'joint' or 'profiled' with held_out")
+        require(scoring.given != "physics", "score", score, "'joint' or 'profiled' with held_out")
         return _held_out_table(candidates, as_held_out(held_out), scoring.profiled)
     scored: dict[str, Scored] = {}
     for name, value in candidates.items():

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from ..covariance import split, split_tiles, symmetric
 from ..errors import as_positive
-from ..inference import check_without_data, refine_without_data, whitened
+from ..inference import checked_without_data, refine_without_data, whitened
 from ..model import Model, as_grid, find, is_of_kernel, kernel_paths, named_paths, path_of
 from ..parallel import ONE_BLAS_THREAD, cores, progress_bar, require_memory
 
@@ -65,7 +65,7 @@ def data_free_landscape(
     True
     """
     relative = as_positive(tolerance, "tolerance")
-    check_without_data(model)
+    model = checked_without_data(model)
     axes = as_grid(model, grid)
     shape = tuple(len(column) for column in axes.values())
     inner = [name for name in axes if is_of_kernel(path_of(model, name))]

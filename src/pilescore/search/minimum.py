@@ -12,21 +12,20 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..errors import PilescoreError, PrecisionWarning, as_count, require
+from ..errors import PilescoreError, PrecisionWarning, UnresolvedWarning, require
 from ..inference import Pile, Score, as_score, at_profiled_scale, systems_of
 from ..model import Model
 from ..nonlinear import Solution
-from ..parallel import EvaluationPool, checked_client, cluster_errors, progress_bar, refuse_nested_clusters
+from ..parallel import cluster_errors, progress_bar
 from ..solvers import IMPRECISE
 from ..storage import DatasetFile
-from .descent import Curvature, DescentResult, Status, find_curvature, run_descents
+from .descent import Curvature, DescentResult, Status
 from .fingerprint import fingerprint, function_values, ten_digits
 from .objective import EvaluationLog, Objective
-from .options import RunOptions, SearchOptions, check_options, describe_saving
-from .space import SearchSpace, Side, Ties, bounds_reached, search_space
-
-AT_BOUND = 1e-6
-"""The distance to a bound that counts as at the bound, as a fraction of the range."""
+from .options import RunOptions, SearchOptions, check_options
+from .resolution import Resolution
+from .space import Side, Ties, search_space
+from .steps import Found, Steps, is_contestable, start_points
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,6 +71,10 @@ class Minimum:
     """The number of scores with gradient, including those for the curvature and those read from disk."""
     score: Score
     """What was scored. If it is profiled, η was found too, in closed form."""
+    why: str = ""
+    """What was scored, and given what, in words."""
+    resolution: Resolution | None = None
+    """Whether the nodes of exact equations suffice; None if no equation is exact."""
 
     @property
     def solution(self) -> Solution | None:
@@ -88,6 +91,8 @@ class Minimum:
 
     def __repr__(self) -> str:
         lines = [f"Minimum(PILE {self.pile.value:.6g}, {self.status} after {self.evaluations} evaluations"]
+        if self.why and self.model.physics:
+            lines.append(f"  scored: {self.why}")
         for name, value in self.values.items():
             note = f"  at its {self.at_bounds[name]} bound" if name in self.at_bounds else ""
             error = self.standard_errors[name]
@@ -96,6 +101,8 @@ class Minimum:
             ends = sorted((descent.pile for descent in self.descents), key=lambda end: (math.isnan(end), end))
             shown = [f"{end:.4g}" for end in ends[:8]] + ["…"] * (len(ends) > 8)
             lines.append(f"  {len(self.descents)} starts ended at " + ", ".join(shown))
+        if self.resolution is not None and not self.resolution.resolved:
+            lines.append(f"  {self.resolution.text}")
         return "\n".join(lines) + ")"
 
 
@@ -103,7 +110,7 @@ def minimize(
     model: Model,
     over: Mapping[str, Any],
     *,
-    score: Score | str = "joint",
+    score: Score | str = "auto",
     starts: int | Sequence[Mapping[str, Any]] = 1,
     ties: Ties | None = None,
     search: SearchOptions = SearchOptions(),  # noqa: B008  (frozen)
@@ -114,6 +121,10 @@ def minimize(
     The search moves in the logarithm of positive hyperparameters; others are scaled by the range of their bounds. If a
     trial point cannot be scored, the step is shortened. Interrupted by Ctrl-C, it returns the best model so far.
 
+    Exact equations hold everywhere, not at their nodes only. The tolerance to which they hold is tightened, and their
+    nodes are refined, until score, hyperparameters and predictions stop moving. Lengths stay above twice the distance
+    between nodes, so that the unknown cannot evade an equation between them.
+
     Parameters
     ----------
     model
@@ -122,9 +133,12 @@ def minimize(
         Bounds `(low, high)` by name, with names as in `Model.replace`. The bounds of a vector hold for each element,
         or are vectors themselves.
     score
-        What is scored, as in `pile`. `"given_physics"` suits coefficients of an equation, since the joint score also
-        rewards small operators. With `"profiled"`, η is found in closed form with `γ/η` and `ρ/η` held fixed, and
-        bounds on temperatures hold at the model's η. If the solver gives bounds on PILE, their midpoint is minimised.
+        What is scored, as in `pile`. `"auto"` scores the data and the imposed values that are not zero, given the
+        physics that is zero or exact: the density of a zero says nothing about the model, but rewards small operators
+        and small priors. If this predicts the data more than 8 nats worse, given all physics, than hyperparameters
+        chosen for the data alone, the data given the physics are scored instead. The result says which, and why. With
+        `"profiled"`, η is found in closed form with `γ/η` and `ρ/η` held fixed, and bounds on temperatures hold at the
+        model's η. If the solver gives bounds on PILE, their midpoint is minimised.
     starts
         How many: the model's own values, then scrambled Sobol points within the bounds. Or a list of starts such as
         `[{"kernel.bandwidth": 0.3}, …]`; other hyperparameters start at the model's values. Starts run in parallel if
@@ -148,68 +162,63 @@ def minimize(
     ('converged', True)
     """
     check_options(run, search)
-    objective, points = prepare(model, over, score, starts, ties, search)
-    space, scoring = objective.space, objective.score
+    requested = as_score(score)
+    objective, points = prepare(model, over, requested, starts, ties, search)
+    scoring = dataclasses.replace(requested, given="homogeneous") if requested.given == "auto" else requested
+    steps = Steps(over, ties, scoring, search, run)
     with (
-        cluster_errors(lambda: _progress(objective)),
+        cluster_errors(lambda: steps.progress),
         progress_bar(0, "minimize", run.progress) as bar,
-        _workers(objective, run.client) as objective.workers,
         _log(objective, points, search, run.save) as log,
     ):
-        objective.update, objective.log = bar.update, log
-        descents, interrupted = run_descents(objective, points)
-        succeeded = [descent for descent in descents if descent.best is not None]
-        if not succeeded:
-            if interrupted:
-                raise KeyboardInterrupt
-            text = "; ".join(dict.fromkeys(descent.reason for descent in descents))
-            raise type(descents[0].failure or PilescoreError())(f"PILE could not be computed at any start. {text}")
-        best = min(succeeded, key=lambda descent: descent.best[1].value if descent.best else math.inf)
-        assert best.best is not None
-        u, pile = best.best
-        at_bounds = bounds_reached(space.positions(u), AT_BOUND)
-        curvature = None
-        if search.curvature and not interrupted:
-            try:
-                free = [name for name in space.names if name not in at_bounds]
-                curvature = find_curvature(objective, u, free, pile.size, best.warm_start)
-            except KeyboardInterrupt:
-                interrupted = True
-        if log is not None and not interrupted:
+        steps.update, steps.log = bar.update, log
+        found = steps.search(model, starts)
+        if requested.given == "auto" and is_contestable(model, scoring):
+            found = steps.guarded(found, model, starts)
+        if log is not None and not found.interrupted:
             log.close()
-    values = space.decode(u)
-    chosen = space.model_at(values)
+    return _minimum(found, steps)
+
+
+def _minimum(found: Found, steps: Steps) -> Minimum:
+    """Return the result that users see, with warnings about its precision."""
+    space, scoring, pile = found.objective.space, found.objective.score, found.pile
+    values, chosen = space.decode(found.u), found.model
     if scoring.profiled:
         chosen = at_profiled_scale(chosen, pile)
         values = space.values_of(chosen)
     if pile.rounding > IMPRECISE:
         warnings.warn(
-            f"rounding leaves PILE at the minimum uncertain by about {pile.rounding:.1e}; ps.pile(minimum.model) names "
-            "the blocks involved and what helps",
+            f"rounding leaves PILE at the minimum uncertain by about {pile.rounding:.1e}; ps.pile(minimum.model) "
+            "names the blocks involved and what helps",
             PrecisionWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     if chosen.is_nonlinear:
-        pile = dataclasses.replace(pile, solution=systems_of(chosen, Score(), best.warm_start).solution)
+        pile = dataclasses.replace(pile, solution=systems_of(chosen, Score(), found.best.warm_start).solution)
     if pile.solution is not None and not pile.solution.converged:
         warnings.warn(
             f"at the minimum of PILE the nonlinear model is {pile.solution.status}: {pile.solution.reason}",
-            stacklevel=2,
+            stacklevel=3,
         )
+    if found.resolution is not None and not found.resolution.resolved:
+        warnings.warn(found.resolution.text, UnresolvedWarning, stacklevel=3)
     slope = dict(zip(space.names, space.slope(values), strict=True))
-    errors = {} if curvature is None else curvature.standard_errors
+    errors = {} if found.curvature is None else found.curvature.standard_errors
     return Minimum(
         chosen,
         pile,
         space.by_name(values),
         {name: float(slope[name]) * errors.get(name, math.nan) for name in space.names},
-        at_bounds,
-        curvature,
-        tuple(descent.result() for descent in descents),
-        "interrupted" if interrupted else best.status,
-        "interrupted: this is the best so far" if interrupted else best.reason,
-        objective.evaluations,
+        found.at_bounds,
+        found.curvature,
+        tuple(descent.result() for descent in found.descents),
+        "interrupted" if found.interrupted else found.best.status,
+        "interrupted: this is the best so far" if found.interrupted else found.best.reason,
+        steps.evaluations,
         scoring,
+        found.why or scoring.described(chosen),
+        found.resolution,
     )
 
 
@@ -230,21 +239,7 @@ def prepare(
     roles = model.roles
     scales = [name for name, (base, _) in space.targets.items() if roles[base] == "scale"]
     require(not (scoring.profiled and scales), "over", ", ".join(scales), "no bounds on eta if it is profiled")
-    return Objective(space, scoring, search), _start_points(space, starts, search.seed)
-
-
-def _workers(objective: Objective, client: Any) -> Any:
-    """Return the workers of a client as a context manager; its value is None without a client."""
-    if client is None:
-        return contextlib.nullcontext()
-    model, ties = objective.space.model, objective.space.ties
-    refuse_nested_clusters(checked_client(client), model.solver)
-    return EvaluationPool(client, model.size, objective.function, {"model": model, "ties": dict(ties)})
-
-
-def _progress(objective: Objective) -> str:
-    saved = describe_saving(None if objective.log is None else objective.log.file)
-    return f"{objective.evaluations} evaluations were started; {saved}"
+    return Objective(space, scoring, search), start_points(space, starts, search.seed)
 
 
 def _log(objective: Objective, points: list[Float[np.ndarray, " p"]], search: SearchOptions, save: Any) -> Any:
@@ -260,7 +255,7 @@ def _inputs(objective: Objective, points: list[Float[np.ndarray, " p"]], curvatu
     """Yield everything that a minimum depends on; functions such as ties are known by their values at a few points."""
     space, scoring = objective.space, objective.score
     yield from ("minimize", space.model, space.names, space.low, space.high, ten_digits(points))
-    yield from (scoring.profiled, scoring.given_physics, objective.tolerance, objective.budget, curvature)
+    yield from (scoring.profiled, scoring.given, objective.tolerance, objective.budget, curvature)
     solver = space.model.solver
     if not solver.forms_covariance:
         yield from ("solver", solver.identity)
@@ -269,20 +264,3 @@ def _inputs(objective: Objective, points: list[Float[np.ndarray, " p"]], curvatu
             yield from function_values(space.model_at(space.decode(u)))
         except PilescoreError:  # a tie gives a value that the model does not allow
             yield "refused"
-
-
-def _start_points(
-    space: SearchSpace, starts: int | Sequence[Mapping[str, Any]], seed: int
-) -> list[Float[np.ndarray, " p"]]:
-    """Return the starts in coordinates."""
-    if isinstance(starts, Mapping):
-        starts = [starts]
-    if isinstance(starts, list | tuple):
-        require(len(starts) > 0, "starts", starts, "at least one start")
-        for start in starts:
-            require(isinstance(start, Mapping), "starts", start, "mappings of names to values")
-        return [space.start(start) for start in starts]
-    counted = isinstance(starts, int | np.integer)
-    require(counted, "starts", starts, "a number of starts, or a list of mappings of names to values")
-    count = as_count(starts, "starts")
-    return [space.start({}), *space.sobol(count - 1, seed)]

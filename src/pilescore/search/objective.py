@@ -68,13 +68,14 @@ class CoordinateScore:
         return pile, gradient
 
     def solve_start(self, u: Float[np.ndarray, " p"]) -> tuple[Any, Any]:
-        """Return the solutions of a nonlinear model at a start: given all observations, and given physics alone."""
+        """Return the solutions of a nonlinear model at a start: with all observations, and with the given ones."""
         warm_start = WarmStart(self.space.model_at(self.space.decode(u)))
-        return warm_start.values(False), warm_start.values(True) if self.score.given_physics else None
+        given = self.score.given_blocks(self.space.model)
+        return warm_start.values(), warm_start.values(given) if given else None
 
-    def from_solutions(self, u: Float[np.ndarray, " p"], joint: Any, physics: Any) -> Evaluated:
+    def from_solutions(self, u: Float[np.ndarray, " p"], joint: Any, given: Any) -> Evaluated:
         """Return PILE and its gradient with nonlinear models solved from these solutions."""
-        return self(u, WarmStart(None, joint, physics))
+        return self(u, WarmStart(None, joint, given))
 
 
 class Objective:
@@ -115,7 +116,8 @@ class Objective:
             return
         logged = {} if self.log is None else self.log.entries
         for u in points:
-            if u.tobytes() not in logged and u.tobytes() not in self._pending:
+            key = u.tobytes() if self.log is None else self.log.key(u)
+            if key not in logged and u.tobytes() not in self._pending:
                 self._pending[u.tobytes()] = self._submit(self.workers, warm_start, u)
 
     def cancel(self) -> None:
@@ -140,12 +142,13 @@ class Objective:
 
     def _submit(self, workers: EvaluationPool, warm_start: WarmStart | None, u: Float[np.ndarray, " p"]) -> Any:
         """Send one evaluation to the workers, after the solution that a nonlinear model is solved from."""
-        if isinstance(warm_start, DescentStart) and not {False, self.score.given_physics} <= warm_start.solved:
+        needed = {False, bool(self.score.given_blocks(self.space.model))}
+        if isinstance(warm_start, DescentStart) and not needed <= warm_start.solved:
             task = workers.submit(CoordinateScore.solve_start, warm_start.point)
-            warm_start.joint, warm_start.physics = workers.result(task)
-            warm_start.solved |= {False, self.score.given_physics}
+            warm_start.joint, warm_start.given = workers.result(task)
+            warm_start.solved |= needed
         warm_start = WarmStart() if warm_start is None else warm_start
-        return workers.submit(CoordinateScore.from_solutions, u, warm_start.joint, warm_start.physics)
+        return workers.submit(CoordinateScore.from_solutions, u, warm_start.joint, warm_start.given)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -156,6 +159,8 @@ class LogEntry:
     evaluated: Evaluated | None
     error: str = ""
     reason: str = ""
+    stage: int = 0
+    """The number of the descents that it belongs to: scores of later ones have other tolerances or nodes."""
 
     def outcome(self) -> Evaluated:
         """Return the score, or raise the error again."""
@@ -179,8 +184,10 @@ class EvaluationLog(ResumableResults):
         self.names = tuple(names)
         self.blocks = tuple(blocks)
         self.file = file
-        self.entries: dict[bytes, LogEntry] = {}
+        self.entries: dict[tuple[int, bytes], LogEntry] = {}
         self.closed = False
+        self.stage = 0
+        """The number of the present descents: the same coordinates are scored again with other tolerances or nodes."""
         self.resume(file)
 
     def __enter__(self) -> EvaluationLog:
@@ -203,18 +210,22 @@ class EvaluationLog(ResumableResults):
         self.changed |= not self.closed
         self.closed = True
 
+    def key(self, u: Float[np.ndarray, " p"]) -> tuple[int, bytes]:
+        """Return the key of an evaluation of the present descents."""
+        return self.stage, u.tobytes()
+
     def get_or_compute(
         self, u: Float[np.ndarray, " p"], compute: Callable[[Float[np.ndarray, " p"]], Evaluated]
     ) -> Evaluated:
         """Return the logged evaluation at `u`, or compute and log it; several threads may call this at once."""
-        key = u.tobytes()
+        key = self.key(u)
         if key not in self.entries:
             try:
-                entry = LogEntry(u.copy(), compute(u))
+                entry = LogEntry(u.copy(), compute(u), stage=self.stage)
             except MemoryLimitError:  # depends on the machine, not on the point
                 raise
             except PilescoreError as failure:
-                entry = LogEntry(u.copy(), None, type(failure).__name__, str(failure))
+                entry = LogEntry(u.copy(), None, type(failure).__name__, str(failure), self.stage)
             self.entries.setdefault(key, entry)
             self.changed = True
             self.checkpoint(self.file)
@@ -238,6 +249,7 @@ class EvaluationLog(ResumableResults):
                 shares[i] = [pile.shares[block] for block in self.blocks]
         variables: dict[str, Any] = {name: ("evaluation", row) for name, row in zip(PILE_FIELDS, terms, strict=True)}
         variables["u"] = (("evaluation", "hyperparameter"), u)
+        variables["stage"] = ("evaluation", np.array([entry.stage for entry in entries]))
         variables["gradient"] = (("evaluation", "hyperparameter"), gradient)
         variables["shares"] = (("evaluation", "block"), shares)
         solvers = ("" if entry.evaluated is None else entry.evaluated[0].solver for entry in entries)
@@ -253,7 +265,9 @@ class EvaluationLog(ResumableResults):
             return
         points, gradients, shares = (old[name].values.astype(float) for name in ("u", "gradient", "shares"))
         terms = np.array([old[name].values.astype(float) for name in PILE_FIELDS]).T
-        errors, reasons, solvers = (old[name].values.tolist() for name in ("error", "reason", "solver"))
+        errors, reasons, solvers, stages = (
+            old[name].values.tolist() for name in ("error", "reason", "solver", "stage")
+        )
         for i, u in enumerate(points):
             evaluated = None
             if not errors[i]:
@@ -261,7 +275,7 @@ class EvaluationLog(ResumableResults):
                 fields["size"] = int(fields["size"])
                 fields["shares"] = dict(zip(self.blocks, shares[i].tolist(), strict=True))
                 evaluated = Pile(**fields, solver=solvers[i]), gradients[i]
-            self.entries[u.tobytes()] = LogEntry(u, evaluated, errors[i], reasons[i])
+            self.entries[stages[i], u.tobytes()] = LogEntry(u, evaluated, errors[i], reasons[i], stages[i])
 
 
 def _texts(texts: Iterable[str]) -> np.ndarray:

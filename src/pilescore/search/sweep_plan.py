@@ -55,7 +55,7 @@ class SweepOutputs:
     @property
     def scores_only(self) -> bool:
         """Whether a tridiagonal reduction of the covariance gives all results."""
-        return self.exact and self.known is None and not self.score.given_physics and not self.losses
+        return self.exact and self.known is None and not self.losses
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,8 +78,9 @@ class SweepPlan:
 
     def shares_reduction(self, task: SweepTask) -> bool:
         """Whether points of a task that differ in temperatures only share a reduction of the covariance."""
-        alone = len(self.groups[task.group]) == 1
-        return alone and bool(self.temperatures) and self.outputs.scores_only and not self.models[0].is_nonlinear
+        alone, model = len(self.groups[task.group]) == 1, self.models[0]
+        plain = not (model.is_nonlinear or self.outputs.score.given_blocks(model))
+        return alone and bool(self.temperatures) and self.outputs.scores_only and plain
 
     def points(self, outer: Mapping[str, int]) -> list[dict[str, int]]:
         """Return the points with these indices of the other axes: one for each combination of temperatures."""

@@ -181,7 +181,7 @@ def _check_names(model: Model, axes: Mapping[str, np.ndarray], columns: list[str
 def _inputs(plan: SweepPlan, seeds: Any) -> Iterator[Any]:
     """Yield everything that the results of a sweep depend on."""
     models, groups, outputs = plan.models, plan.groups, plan.outputs
-    yield from (seeds, outputs.score.profiled, outputs.score.given_physics)
+    yield from (seeds, outputs.score.profiled, outputs.score.given)
     for group in groups:
         yield from (group, models[group[0]], *(models[s].values for s in group))
     for name, column in plan.axes.items():
@@ -230,8 +230,8 @@ def _batch_results(plan: SweepPlan, tasks: list[SweepTask]) -> tuple[list[Any], 
         for task in tasks:
             if plan.models[0].is_nonlinear:
                 with _warm_start_lock:  # threads of one worker share the warm start
-                    for physics_alone in {False, plan.outputs.score.given_physics}:
-                        plan.warm_starts[task.group].values(physics_alone)
+                    for given in {(), plan.outputs.score.given_blocks(plan.models[0])}:
+                        plan.warm_starts[task.group].values(given)
             results.extend(_task_results(plan, task))
     except PilescoreError as failure:
         return results, failure

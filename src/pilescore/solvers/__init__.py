@@ -8,10 +8,13 @@ from ..model import as_solver as as_solver
 from .auto import Auto
 from .bases import Basis, FourierBasis, HilbertBasis, RandomFourierBasis, UserBasis
 from .distributed import Distributed
+from .exact import TOLERANCE as TOLERANCE
+from .exact import with_tolerances as with_tolerances
 from .features import Features
 from .interface import Bounds, Estimate
 from .kronecker import Kronecker
 from .lapack import EPS as EPS
+from .lapack import LARGEST_THREADED as LARGEST_THREADED
 from .lapack import CholeskyFactor as CholeskyFactor
 from .lapack import Dense
 from .lapack import DenseCotangent as DenseCotangent

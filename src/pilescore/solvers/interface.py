@@ -108,6 +108,16 @@ class Factored(abc.ABC):
     """Estimated rounding error of `ỹᵀC⁻¹ỹ + log det C`."""
 
     @property
+    def scored(self) -> int:
+        """The number of observations that `logdet` and `quadratic` belong to: all, unless some are given."""
+        return self.covariance.size
+
+    @property
+    def given_alpha(self) -> Float[np.ndarray, " N"]:
+        """`C⁻¹ỹ` of the given rows alone; zero if no rows are given."""
+        return np.zeros(self.covariance.size)
+
+    @property
     def precise_alpha(self) -> Float[np.ndarray, " N"]:
         """`C⁻¹ỹ` to the solver's full accuracy, for posterior means; `alpha` is as accurate as a score requires."""
         return self.alpha

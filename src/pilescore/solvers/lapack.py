@@ -14,7 +14,7 @@ import re
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.linalg import blas, cython_lapack, lapack
 
 from ..covariance import Covariance, CovarianceTangent, Weights
@@ -82,6 +82,10 @@ class Dense(Solver, name="dense"):
         matrix.T.flat[:: covariance.size + 1] += covariance.noise
         return DenseFactored(covariance, cholesky(matrix))
 
+    def factor_given(self, covariance: Covariance, given: Bool[np.ndarray, " N"]) -> ConditionalFactored:
+        """Form and factor the covariance to score some rows given others."""
+        return ConditionalFactored(covariance, given)
+
 
 class ExactFactored(Factored):
     """A covariance factored exactly: `C⁻¹ = HᵀH`."""
@@ -115,6 +119,10 @@ class DenseFactored(ExactFactored):
         quadratic = float(covariance.values @ self.alpha)
         self.quadratic = Bounds(quadratic, quadratic)
 
+    def with_values(self, covariance: Covariance) -> DenseFactored:
+        """Return the same factor with the values of another covariance."""
+        return DenseFactored(covariance, self.factor)
+
     def solve(self, right: Float[np.ndarray, "N k"]) -> tuple[Float[np.ndarray, "N k"], Float[np.ndarray, "N k"]]:
         """Return `C⁻¹B`."""
         return self.factor.solve(right), np.zeros_like(right)
@@ -126,6 +134,96 @@ class DenseFactored(ExactFactored):
     def cotangent(self, scale: float) -> DenseCotangent:
         """Return `G`. The inverse overwrites the factor."""
         return DenseCotangent(Weights(self.factor.invert().T, self.alpha, scale))
+
+
+class ConditionalFactored(ExactFactored):
+    """Observations scored given others: `−2 log p(y | r)` from one Cholesky factor with the given rows first.
+
+    With `C = LLᵀ`, the rows of `L` that belong to `y` hold the factor of the covariance of `y` given `r`. The
+    difference of two log determinants, `log det C − log det C_rr`, has fewer digits: both terms are far larger than it
+    if the given rows are nearly exact.
+    """
+
+    method = "dense"
+
+    def __init__(self, covariance: Covariance, given: Bool[np.ndarray, " N"], factor: CholeskyFactor | None = None):
+        self.covariance = covariance
+        self.given = given
+        self.order = np.argsort(~given, kind="stable")
+        first, size = int(given.sum()), covariance.size
+        if factor is None:
+            matrix = covariance.dense()
+            whole = np.tril(matrix) + np.tril(matrix, -1).T
+            np.fill_diagonal(whole, whole.diagonal() + covariance.noise)
+            try:
+                factor = cholesky(np.asfortranarray(whole[np.ix_(self.order, self.order)]))
+            except NotFactorableError as failure:
+                raise NotFactorableError(int(self.order[failure.row])) from None
+        self.factor = factor
+        self._scored = size - first
+        self.account = f"dense: the Cholesky factor of {size} observations, {self.scored} given {first}"
+        logdet = 2.0 * float(np.log(factor.matrix.diagonal()[first:]).sum())
+        half = blas.dtrsv(factor.matrix, covariance.values[self.order], lower=1)
+        quadratic = float(half[first:] @ half[first:])
+        self.logdet, self.quadratic = Bounds(logdet, logdet), Bounds(quadratic, quadratic)
+        self.alpha = self._back(half)
+        # C⁻¹ỹ of the given rows alone: what the score of y does not share
+        before = np.zeros(size)
+        before[:first] = blas.dtrsv(factor.matrix[:first, :first], half[:first], lower=1, trans=1) if first else 0.0
+        self._given_alpha = np.empty(size)
+        self._given_alpha[self.order] = before
+        self.error = self._rounding(first)
+
+    @property
+    def scored(self) -> int:
+        """The number of observations that are scored."""
+        return self._scored
+
+    @property
+    def given_alpha(self) -> Float[np.ndarray, " N"]:
+        """`C⁻¹ỹ` of the given rows alone."""
+        return self._given_alpha
+
+    def _back(self, half: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
+        out = np.empty(len(half))
+        out[self.order] = blas.dtrsv(self.factor.matrix, half, lower=1, trans=1)
+        return out
+
+    def _rounding(self, first: int) -> float:
+        """Return an estimate of the rounding error of the score, as `CholeskyFactor.solve_with_rounding` does.
+
+        A change `E` of `C` changes the log determinant by `tr(WEWᵀ)`, with `W` the scored rows of `L⁻¹`, and the
+        quadratic form by `(α − β)ᵀE(α + β)`, with `β` the `α` of the given rows alone.
+        """
+        scale = np.sqrt(self.factor.diagonal)
+        half = blas.dtrsv(self.factor.matrix, scale * probe(len(scale)), lower=1)[first:]
+        alpha, beta = self.alpha[self.order], self.given_alpha[self.order]
+        return EPS * float(half @ half + (np.abs(alpha - beta) @ scale) * (np.abs(alpha + beta) @ scale))
+
+    def with_values(self, covariance: Covariance) -> ConditionalFactored:
+        """Return the same factor with the values of another covariance."""
+        return ConditionalFactored(covariance, self.given, self.factor)
+
+    def solve(self, right: Float[np.ndarray, "N k"]) -> tuple[Float[np.ndarray, "N k"], Float[np.ndarray, "N k"]]:
+        """Return `C⁻¹B`."""
+        out = np.empty_like(right)
+        out[self.order] = self.factor.solve(right[self.order])
+        return out, np.zeros_like(right)
+
+    def half_solve(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, "N k"]:
+        """Return `L⁻¹B` for rows in the order of the factor."""
+        return self.factor.half_solve(np.asfortranarray(right[self.order]))
+
+    def cotangent(self, scale: float) -> DenseCotangent:
+        """Return the derivative of the score in `C`: `WᵀW − (ααᵀ − ββᵀ)/scale`."""
+        size, first = self.covariance.size, self.covariance.size - self.scored
+        with threads(size):
+            rows = checked(lapack.dtrtri(np.tril(self.factor.matrix), lower=1))[first:]
+            product = self_product(np.ascontiguousarray(rows.T))
+        matrix = np.empty((size, size))
+        matrix[np.ix_(self.order, self.order)] = product
+        matrix += np.outer(self.given_alpha / scale, self.given_alpha)
+        return DenseCotangent(Weights(matrix, self.alpha, scale))
 
 
 class DenseCotangent(Cotangent):

@@ -18,7 +18,7 @@ from ..errors import InputError, NotPositiveDefiniteError, PrecisionWarning, lis
 from ..model import TEMPERATURES, Model, Path, follow, is_of_kernel, kernel_paths, named_paths
 from ..parallel import threads
 from .interface import Bounds, Estimate, Factored
-from .lapack import EPS, CholeskyFactor, DenseFactored, NotFactorableError
+from .lapack import EPS, CholeskyFactor, ConditionalFactored, Dense, DenseFactored, NotFactorableError
 
 EIGENVALUES_UP_TO = 3000
 """The largest number of observations for which eigenvalues explain a failed factorisation."""
@@ -68,7 +68,9 @@ class System:
             return self
         parts = dataclasses.replace(self.assembly, values=model.values[self.rows.order])
         covariance = KernelCovariance(self.model.kernel, parts.rows, self.eta, parts.values, self.noise)
-        return dataclasses.replace(self, model=model, assembly=parts, factored=DenseFactored(covariance, self.factor))
+        if not isinstance(self.factored, DenseFactored | ConditionalFactored):
+            raise InputError(f"solver: expected 'dense' to score other values; got {self.factored.method!r}")
+        return dataclasses.replace(self, model=model, assembly=parts, factored=self.factored.with_values(covariance))
 
     @property
     def rows(self) -> Layout:
@@ -102,24 +104,35 @@ class System:
     @property
     def rounding(self) -> float:
         """An estimate of the rounding error of PILE."""
-        return self.error / len(self.alpha)
+        return self.error / self.factored.scored
 
     def warn_if_imprecise(self, stacklevel: int = 4) -> None:
         """Warn if rounding makes the score imprecise, and name the blocks that cause it."""
         if not self.rounding > IMPRECISE:
             return
         text = f"rounding leaves PILE uncertain by about {self.rounding:.1e}"
-        if isinstance(self.factored, DenseFactored):
+        if isinstance(self.factored, DenseFactored | ConditionalFactored):
+            factor = self.factored.factor
             # C_ii / L_ii² is the variance of a row over its variance given the rows before it: large for a row that
             # the others nearly determine.
-            redundancy = self.assembly.by_block(self.factor.diagonal / self.factor.matrix.diagonal() ** 2)
-            text += f" (condition number about {self.factor.condition():.1e}). {_culprits(redundancy)}"
+            redundancy = factor.diagonal / factor.matrix.diagonal() ** 2
+            if isinstance(self.factored, ConditionalFactored):
+                redundancy[self.factored.order] = redundancy.copy()
+            culprits = _culprits(self.assembly.by_block(redundancy))
+            text += f" (condition number about {factor.condition():.1e}). {culprits}"
         else:
             text += "."
         warnings.warn(f"{text} {_remedy(self.model)}", PrecisionWarning, stacklevel=stacklevel)
 
 
-def solve(model: Model, eta: float | None = None, noise_factor: float = 1.0, *, explain: bool = True) -> System:
+def solve(
+    model: Model,
+    eta: float | None = None,
+    noise_factor: float = 1.0,
+    *,
+    given: Sequence[int] = (),
+    explain: bool = True,
+) -> System:
     """Assemble, factor and solve the system of a linear model.
 
     Parameters
@@ -130,12 +143,19 @@ def solve(model: Model, eta: float | None = None, noise_factor: float = 1.0, *, 
         Replaces the model's scale η, if given.
     noise_factor
         Multiplies the model's noise variances.
+    given
+        The positions of blocks that are given; the others are scored. It needs the dense solver.
     explain
         Whether to explain a failure by the eigenvalues of the matrix, which cost more than the factorisation.
     """
     parts, covariance = _assembled(model, eta, noise_factor)
     try:
-        return System(model, parts, covariance.eta, covariance.noise, model.solver.factor(covariance))
+        if given:
+            rows = np.isin(parts.block, np.asarray(given))
+            factored: Factored = Dense().factor_given(covariance, rows)
+        else:
+            factored = model.solver.factor(covariance)
+        return System(model, parts, covariance.eta, covariance.noise, factored)
     except NotFactorableError as failure:
         raise _explained(model, parts, covariance, failure, explain) from None
 
@@ -251,7 +271,7 @@ class NamedGradient:
         if "eta" in names:
             # η ∂C/∂η = ηQ = C − S, and tr(G C) = N − ỹᵀC⁻¹ỹ/scale: no contraction with Q is needed.
             noise = float(system.noise @ self.diagonal)
-            slopes["eta"] = (len(system.values) - system.quadratic / self.scale - noise) / system.eta
+            slopes["eta"] = (system.factored.scored - system.quadratic / self.scale - noise) / system.eta
         by_block = np.bincount(system.assembly.block, weights=self.diagonal * system.assembly.spread)
         numbers = (*range(len(model.data)), *range(len(model.physics)))
         for block, i, slope in zip(model.blocks, numbers, by_block, strict=True):

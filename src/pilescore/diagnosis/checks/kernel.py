@@ -35,7 +35,7 @@ SEARCH = SearchOptions(tolerance=1e-5, max_evaluations=60, curvature=False)
 
 QUIET = RunOptions(progress=False)
 
-GIVEN_PHYSICS = Score(given_physics=True)
+GIVEN_PHYSICS = Score("physics")
 
 WIDEST_FACTOR = 1e4
 """Bounds of temperatures and lengths while a stretched kernel is tried, as a factor both ways."""
@@ -248,10 +248,10 @@ def _wide_bounds(model: Model) -> dict[str, tuple[Any, Any]]:
 def _search_shape(model: Model, score: Score) -> Minimum:
     """Return the minimum over the stretch, common to all parts of the kernel; with data also over lengths and noise."""
     first, *others = _shape_names(model)
-    over = {first: (-SHAPE_BOUND, SHAPE_BOUND), **(_wide_bounds(model) if score.given_physics else {})}
+    over = {first: (-SHAPE_BOUND, SHAPE_BOUND), **(_wide_bounds(model) if score.given == "physics" else {})}
     ties = {other: lambda p: p[first] for other in others}
     shapes = [_shape(model)]
-    if not score.given_physics:
+    if not score.given == "physics":
         shapes += [sign * SHAPE_START * unit for unit in np.eye(len(shapes[0])) for sign in (1, -1)]
     starts = [{first: shape} for shape in shapes]
     return minimize(model, over, starts=starts, ties=ties, score=score, search=SEARCH, run=QUIET)

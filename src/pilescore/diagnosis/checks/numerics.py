@@ -82,7 +82,7 @@ def _comparable_energy(model: Model) -> float:
     grows with the number of nodes.
     """
     if model.data:
-        score = Score(given_physics=True)
+        score = Score("physics")
         return systems_of(model, score, explain=False).pile(score).free_energy
     system = solve(model, explain=False)
     noise = 0.5 * float(np.log(system.noise).sum() + model.values @ (model.values / model.noise))

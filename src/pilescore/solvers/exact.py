@@ -1,0 +1,61 @@
+"""Exact equations and conditions: the tolerance to which they hold.
+
+A Gaussian process is conditioned on an exact equation by a noise far below anything that matters, relative to the size
+of the operator under the prior. The covariance of many nodes of a smooth kernel is singular to working precision; with
+a relative tolerance `ε` its condition number is at most about `N/ε²`. The tolerance is a fixed number for each row, so
+that scores at other hyperparameters are comparable; searches set it anew as they proceed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+
+from ..covariance import mean_square, operator_size, prior_variances
+from ..equations import Nonlinear
+from ..model import Model, Observation
+
+TOLERANCE = 1e-6
+"""To what fraction of its prior standard deviation an exact equation holds at each node."""
+
+
+def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool = False) -> Model:
+    """Return the model with a tolerance for each exact block.
+
+    Parameters
+    ----------
+    model
+        The model.
+    tolerance
+        The tolerance, as a fraction of the prior standard deviation of the operator.
+    renew
+        Whether to replace the tolerances of blocks that have one.
+    """
+    todo = [i for i, block in enumerate(model.blocks) if model.is_exact(i) and (renew or not block.exact)]
+    if not todo:
+        return model
+    scale, blocks = _scale(model), list(model.blocks)
+    for i in todo:
+        blocks[i] = blocks[i].within(tolerance * _deviations(model, blocks[i], scale))
+    return model.replace(physics=blocks[len(model.data) :])
+
+
+def _scale(model: Model) -> float:
+    """Return the prior variance of the unknown: η, or the mean square of its observed values if that is larger."""
+    direct = [mean_square(block) for block in model.blocks if not block.is_functional and str(block.operator) == "Id"]
+    return max([float(model.eta), *direct])
+
+
+def _deviations(model: Model, block: Observation, scale: float) -> Float[np.ndarray, " n"]:
+    """Return the size of each value of a block: the prior standard deviation of its operator, or its values."""
+    if isinstance(block.operator, Nonlinear):
+        squares = np.full(block.size, operator_size(model.kernel, block).size(scale))
+    elif block.matrix is None:
+        squares = scale * prior_variances(model.kernel, block.points, block.operator)
+    else:
+        # An upper bound: the terms of a functional may cancel, and its exact variance may be far smaller.
+        roots = np.sqrt(scale * prior_variances(model.kernel, block.points, block.operator))
+        squares = (np.abs(block.matrix) @ roots) ** 2
+    squares = np.maximum(squares, mean_square(block))
+    # A row whose operator vanishes there: the other rows give its scale.
+    return np.sqrt(np.where(squares > 0, squares, squares.max() or 1.0))
