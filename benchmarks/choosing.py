@@ -72,7 +72,13 @@ def minimisation(data: int, side: int, budget: int) -> tuple[float, int]:
     found: list[ps.Minimum] = []
     taken = seconds(
         lambda: found.append(
-            ps.minimize(model, SIX, search=ps.SearchOptions(max_evaluations=budget), run=ps.RunOptions(progress=False))
+            ps.minimize(
+                model,
+                SIX,
+                score="joint",
+                search=ps.SearchOptions(max_evaluations=budget),
+                run=ps.RunOptions(progress=False),
+            )
         )
     )
     after = [one() for _ in range(10)]
@@ -89,7 +95,7 @@ def temperatures(side: int, points: int) -> float:
             ps.pile(model.replace({"rho": rho}))
 
     def sweep() -> None:
-        ps.sweep(model, {"rho": values}, run=ps.RunOptions(progress=False))
+        ps.sweep(model, {"rho": values}, score="joint", run=ps.RunOptions(progress=False))
 
     return ratio(sweep, loop)
 
@@ -116,6 +122,7 @@ def with_errors(side: int, seeds: int) -> float:
             lambda seed: models[seed],
             {"kernel.bandwidth": bandwidths},
             seeds=range(seeds),
+            score="joint",
             losses=True,
             run=ps.RunOptions(progress=False),
             known=ps.KnownSolution(study.solution, operator_truth=study.forcing),
@@ -134,6 +141,7 @@ def side_by_side(side: int) -> float:
         return ps.minimize(
             model,
             over,
+            score="joint",
             starts=some,
             search=ps.SearchOptions(max_evaluations=10, curvature=False),
             run=ps.RunOptions(progress=False),

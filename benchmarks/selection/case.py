@@ -83,7 +83,7 @@ def make_case(
         points = region(ps.quadrature.MonteCarlo(count, seed=int(rng.integers(2**31)))).points
         values = at(truth, points) + noise * rng.standard_normal(count)
         readings = ps.observe(ps.identity, values, at=points)
-        return ps.Model(kernel=kernel, data=readings, physics=physics(rng)).replace(start)
+        return ps.Model(kernel=kernel, data=readings, physics=physics(rng), rho=1.0).replace(start)
 
     counts = (8,) if len(lengths) == 1 else (5, 4)
     grid = {each: _inner(bounds, n) for (each, bounds), n in zip(lengths.items(), counts, strict=True)}

@@ -64,7 +64,7 @@ def diagnosed(failure: PlantedFailure, case: Case, chosen: RuleComparison, seed:
         return {}
     subject, over = planted
     try:
-        score = ps.Score(given_physics=case.given_physics)
+        score = ps.Score("physics" if case.given_physics else "exact")
         checked = ps.diagnose(subject, over=over, progress=False, score=score).checked
     except ps.errors.NotPositiveDefiniteError:
         return {name: {"status": "failed", "severity": "", "value": math.nan} for name in FINDINGS}

@@ -93,7 +93,7 @@ def minimum(model: ps.Model, over: Mapping[str, Any], seed: int, *, given_physic
         best = ps.minimize(
             model,
             over,
-            score=ps.Score(given_physics=given_physics),
+            score=ps.Score("physics" if given_physics else "exact"),
             starts=4,
             search=dataclasses.replace(SEARCH, seed=seed),
             run=ps.RunOptions(progress=False),

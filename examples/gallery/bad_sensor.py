@@ -54,7 +54,9 @@ def fit(keep: np.ndarray, equation: bool = True) -> tuple[ps.Minimum, ps.diagnos
         rho=1e-3,
     )
     over = {"kernel.bandwidth": (0.2, 10), "gamma": (1e-5, 1), "eta": (0.01, 100)}
-    best = ps.minimize(model, over, score=ps.Score(given_physics=equation), run=ps.RunOptions(progress=False))
+    best = ps.minimize(
+        model, over, score=ps.Score("physics" if equation else "exact"), run=ps.RunOptions(progress=False)
+    )
     return best, ps.diagnose(best, checks=["outliers", "miscalibrated"])
 
 

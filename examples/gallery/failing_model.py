@@ -76,7 +76,9 @@ assert 0.5 * len(readings) * (nothing - isotropic.pile.value) < 3  # nats gained
 # Minimising joint PILE of data *and* equation, as if zero had been measured at each node, is even worse: no function
 # satisfies $u_t + 30 u_x = 0$ as well as $u = 0$ does. The solution collapses, and the check `collapsed` detects it.
 
-collapsed = ps.diagnose(ps.minimize(isotropic.model, over, run=ps.RunOptions(progress=False)), checks=["collapsed"])
+collapsed = ps.diagnose(
+    ps.minimize(isotropic.model, over, score="joint", run=ps.RunOptions(progress=False)), checks=["collapsed"]
+)
 print(collapsed)
 assert "collapsed" in collapsed
 

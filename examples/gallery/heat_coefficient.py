@@ -69,7 +69,9 @@ nats = 0.5 * best.pile.size * (np.array(profile) - best.pile.value)
 # choice of joint PILE, of readings and equation together.
 
 found = [best, *(ps.minimize(experiment(seed), over, score="given_physics") for seed in range(1, 10))]
-both = [ps.minimize(experiment(seed), over, search=ps.SearchOptions(curvature=False)) for seed in range(10)]
+both = [
+    ps.minimize(experiment(seed), over, score="joint", search=ps.SearchOptions(curvature=False)) for seed in range(10)
+]
 off = np.array([(each.values["kappa"] - KAPPA) / each.standard_errors["kappa"] for each in found])
 print("deviations from the truth, in standard errors:", off.round(1))
 print("by joint PILE:", [round(each.values["kappa"], 3) for each in both])

@@ -53,7 +53,7 @@ assert abs(theta - np.arctan(BETA)) <= angles[1] - angles[0]
 # 0.05, and `minimize` refines the angle. A model may consist of physics alone.
 
 alone = ps.Model(family, physics=convection).replace({"kernel.theta": theta, "kernel.s": s})
-refined = ps.minimize(alone, {"kernel.theta": (theta - 0.1, theta + 0.1)})
+refined = ps.minimize(alone, {"kernel.theta": (theta - 0.1, theta + 0.1)}, score="joint")
 oriented, direction = refined.model.kernel, refined.values["kernel.theta"]
 print(refined)
 print(ps.data_free_pile(ps.Model(oriented, physics=convection)))

@@ -43,6 +43,7 @@ print(f"root mean square of f: {sizes[0]:.2f}, of Δf: {sizes[1]:.2f}; of the no
 scores = ps.sweep(
     model,
     {"kernel.bandwidth": np.geomspace(0.1, 1.5, 25)},
+    score="joint",
     losses=True,
     known=ps.KnownSolution(solution, on=square.interior(ps.GaussLegendre(20)), operator_truth=forcing),
 )

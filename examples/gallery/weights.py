@@ -44,7 +44,7 @@ model = ps.Model(
 # The source was measured, so the right score is PILE of data and physics together.
 
 over = {"kernel.bandwidth": (0.05, 5), "eta": (1e-2, 1e4), "gamma": (1e-4, 1e2), "rho": (1e-4 * w, 1e2 * w)}
-best = ps.minimize(model, over, starts=8)
+best = ps.minimize(model, over, score="joint", starts=8)
 print(best)
 noise = {"f": (best.values["gamma"] / 2) ** 0.5, "Δf": (best.values["rho"] / (2 * w)) ** 0.5}
 for (what, found), name in zip(noise.items(), ("gamma", "rho"), strict=True):
@@ -60,8 +60,10 @@ for (what, found), name in zip(noise.items(), ("gamma", "rho"), strict=True):
 # $\Delta f$. `ties` makes $\rho$ follow $\gamma$.
 
 fewer = {name: over[name] for name in ("kernel.bandwidth", "eta")}
-fixed = ps.minimize(model, fewer, starts=3)
-tied = ps.minimize(model, fewer | {"gamma": over["gamma"]}, ties={"rho": lambda p: w * p["gamma"]}, starts=8)
+fixed = ps.minimize(model, fewer, score="joint", starts=3)
+tied = ps.minimize(
+    model, fewer | {"gamma": over["gamma"]}, score="joint", ties={"rho": lambda p: w * p["gamma"]}, starts=8
+)
 print(tied)
 fits = {"both chosen": best, "equal, tied": tied, "equal, fixed": fixed}
 print(ps.compare(fits)[["rank", "pile", "nats", "fit", "fitted"]].round(2))
@@ -84,7 +86,7 @@ assert errors["both chosen"][1] < 0.5 * errors["equal, tied"][1]
 
 deviations = {"gamma": np.geomspace(0.01, 2, 25), "rho": np.geomspace(0.1, 10, 25)}
 grid = {"gamma": 2 * deviations["gamma"] ** 2, "rho": 2 * w * deviations["rho"] ** 2}
-scores = ps.sweep(best.model, grid)
+scores = ps.sweep(best.model, grid, score="joint")
 nats = 0.5 * model.size * (scores["pile"].transpose("rho", "gamma").values - best.pile.value)
 
 fig, (left, right) = plt.subplots(1, 2, figsize=(7.5, 4), width_ratios=(3, 2), layout="constrained")

@@ -56,7 +56,7 @@ TINY = Case(
 
 def found(model, values):
     """A minimum that was not searched for."""
-    score = ps.Score(given_physics=True)
+    score = ps.Score("physics")
     return ps.Minimum(model, ps.pile(model), values, {}, {}, None, (), "converged", "", 3, score)
 
 

@@ -370,7 +370,7 @@ def test_few_data_are_not_overfitted():
 def test_a_minimum_is_judged_by_the_score_it_was_found_by():
     over = {"kernel.bandwidth": (0.05, 2.0), "gamma": (1e-3, 1.0)}
     best = ps.minimize(line(), over, score="given_physics")
-    assert best.score == ps.Score(given_physics=True)
+    assert best.score == ps.Score("physics")
     found = ps.diagnose(best, checks=["under_smoothed", "over_smoothed"])
     assert len(found) == 0
     profiled = ps.minimize(line(gamma=0.5), over={"gamma": (0.01, 1.0)}, score="profiled")

@@ -40,8 +40,8 @@ def nonlinear(rate=None, **options):
     return ps.Model(ps.RBF(0.6), data, physics, **{"gamma": 1e-2, "rho": 1e-2} | options)
 
 
-NAMES = {"joint": ps.Score(), "given_physics": ps.Score(given_physics=True), "profiled": ps.Score(profiled=True)}
-SCORES = [*NAMES.values(), ps.Score(given_physics=True, profiled=True)]
+NAMES = {"joint": ps.Score(), "given_physics": ps.Score("physics"), "profiled": ps.Score(profiled=True)}
+SCORES = [*NAMES.values(), ps.Score("physics", profiled=True)]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -50,7 +50,9 @@ def test_speed_of_convection(start: float, tied: bool, given_physics: bool) -> N
     ties = {"kernel.theta": lambda p: jnp.arctan(p["beta"])} if tied else None
     over = BOUNDS | ({} if tied else {"kernel.theta": (1.0, np.pi / 2)})
     starts = 1 if given_physics else 4  # PILE has a second optimum in which all is noise
-    best = ps.minimize(convection(start), over, ties=ties, starts=starts, score=ps.Score(given_physics=given_physics))
+    best = ps.minimize(
+        convection(start), over, ties=ties, starts=starts, score=ps.Score("physics" if given_physics else "exact")
+    )
     error = best.standard_errors["beta"]
     assert 0.05 < error < 0.5
     assert abs(best.values["beta"] - 30) < 2 * error
@@ -137,7 +139,7 @@ def test_data_given_physics_is_the_difference_of_two_evidences() -> None:
 @pytest.mark.parametrize("profiled", [False, True])
 def test_gradient_of_data_given_physics(profiled: bool) -> None:
     model = heat(0.2, count=25, side=4, rho=0.05, seed=1)
-    _, gradient = ps.pile_and_gradient(model, score=ps.Score(profiled=profiled, given_physics=True))
+    _, gradient = ps.pile_and_gradient(model, score=ps.Score("physics", profiled=profiled))
     assert set(gradient) == set(model.parameters)
     for name, value in model.parameters.items():
         for i in range(np.size(value)):
@@ -145,7 +147,7 @@ def test_gradient_of_data_given_physics(profiled: bool) -> None:
             at = float(np.ravel(value)[i])
 
             def score(v: float, target: str = target) -> float:
-                return ps.pile(model.replace({target: v}), score=ps.Score(profiled=profiled, given_physics=True)).value
+                return ps.pile(model.replace({target: v}), score=ps.Score("physics", profiled=profiled)).value
 
             h = 1e-3 * at
             slope = (8 * (score(at + h) - score(at - h)) - (score(at + 2 * h) - score(at - 2 * h))) / (12 * h)
@@ -158,4 +160,4 @@ def test_data_given_physics_needs_both() -> None:
         with pytest.raises(ps.errors.InputError, match="unless the model has both data and physics"):
             ps.pile(one, score="given_physics")
     with pytest.raises(ps.errors.InputError, match="score: expected no other option with the printed formula"):
-        ps.pile(model, score=ps.Score(given_physics=True, formula="printed"))
+        ps.pile(model, score=ps.Score("physics", formula="printed"))

@@ -161,7 +161,7 @@ def test_results_before_an_error_are_saved(monkeypatch):
     assert isinstance(failure, ps.errors.MemoryLimitError)
 
 
-@pytest.mark.parametrize("score", [ps.Score(), ps.Score(profiled=True), ps.Score(given_physics=True)], ids=str)
+@pytest.mark.parametrize("score", [ps.Score(), ps.Score(profiled=True), ps.Score("physics")], ids=str)
 def test_a_minimum_matches_one_process(client, score):
     found, expected = (
         minimize(closure(), OVER, starts=3, score=score, run=ps.RunOptions(client=each)) for each in (client, None)

@@ -172,7 +172,7 @@ def test_auto_score_is_given_physics_with_unknown_parameters(tmp_path: Path) -> 
     assert ps.load_problem(write(tmp_path, GOOD.replace("value = 0", "value = 1"))).score_name == "joint"
     assert ps.load_problem(write(tmp_path)).score_name == "given_physics"  # all that is imposed is zero
     problem = ps.load_problem(write(tmp_path, GOOD.replace("k = 0.3", "k = { unknown = [0.1, 1.0] }")))
-    assert problem.score == ps.Score(given_physics=True)
+    assert problem.score == ps.Score("physics")
     assert problem.over["rbf"]["k"] == (0.1, 1.0)
     assert problem.model.parameters["k"] == pytest.approx(np.sqrt(0.1))
     assert str(problem.operator("-k*dx(u)", {"k": 2.0})) == "-2 ∂x"
@@ -212,7 +212,7 @@ def test_nonlinear_equations_conditions_and_readings(tmp_path: Path) -> None:
     problem = ps.load_problem(write(tmp_path, text))
     model = problem.model
     assert [block.is_nonlinear for block in model.blocks] == [True, True, False, False, True]
-    assert problem.score == ps.Score(given_physics=True)
+    assert problem.score == ps.Score("physics")
     assert model.parameters["k"] == pytest.approx(np.sqrt(0.1))
     at = np.array([0.7, 0.4])
     u, (u_t, u_x) = smooth(at), jax.jacfwd(smooth)(at)

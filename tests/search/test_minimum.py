@@ -76,7 +76,9 @@ def test_grid_and_simplex_agree():
 @pytest.mark.parametrize("given_physics", [False, True])
 def test_profiled_is_a_search_over_eta_too(given_physics):
     model = decay() if given_physics else sine()
-    plain, best_scale = (ps.Score(given_physics=given_physics, profiled=profiled) for profiled in (False, True))
+    plain, best_scale = (
+        ps.Score("physics" if given_physics else "exact", profiled=profiled) for profiled in (False, True)
+    )
     search = ps.SearchOptions(tolerance=1e-13)
     wide = {"kernel.bandwidth": (0.1, 10.0), "gamma": (1e-4, 10.0), "data.1.gamma": (1e-4, 10.0), "rho": (1e-4, 1e2)}
     over = {name: bounds for name, bounds in wide.items() if name in model.parameters}

@@ -224,12 +224,13 @@ def test_the_interval_contains_the_dense_score_or_says_how_wide_it_is(case):
     prior = sum(float(kernel.derivative(a, b, origin, origin)) for a, b in pairs)
     model = poisson(kernel, nodes=9, data=30, seed=case["seed"], gamma=10 ** case["gamma"])
     model = model.replace({"rho": prior * 10 ** case["rho"] * float(model.physics[0].weights.mean())})
-    exact = ps.pile(model, score=ps.Score(profiled=case["profiled"], given_physics=case["given"]))
+    exact = ps.pile(model, score=ps.Score("physics" if case["given"] else "exact", profiled=case["profiled"]))
     solver = ps.solvers.LowRank(tolerance=case["tolerance"], rank=model.size)
     slack = 2.0 * exact.rounding
     try:
         score = ps.pile(
-            model.replace(solver=solver), score=ps.Score(profiled=case["profiled"], given_physics=case["given"])
+            model.replace(solver=solver),
+            score=ps.Score("physics" if case["given"] else "exact", profiled=case["profiled"]),
         )
     except ps.errors.ToleranceError as failure:
         score, reached = None, (failure.lower, failure.upper)
@@ -317,7 +318,7 @@ def test_solutions_are_within_their_bounds():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("score", [ps.Score(), ps.Score(profiled=True), ps.Score(given_physics=True)], ids=str)
+@pytest.mark.parametrize("score", [ps.Score(), ps.Score(profiled=True), ps.Score("physics")], ids=str)
 def test_gradients_converge_to_the_dense_ones(score):
     for model in (poisson(), with_functionals()):
         _, exact = ps.pile_and_gradient(model, score=score)

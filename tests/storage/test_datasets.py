@@ -240,7 +240,7 @@ def test_other_options_have_other_fingerprints():
         mark(operator=2 * DX, **vanishing),
         mark(operator=DX, operator_truth=0.0, scale=2.0),
         mark(score="profiled"),
-        mark(score=ps.Score(given_physics=True)),
+        mark(score=ps.Score("physics")),
         *(sweep(model(), {"gamma": long + step * (np.arange(1001) == 500)}).fingerprint for step in (0.0, 1e-6)),
     ]
     assert mark() == marks[0]

@@ -12,6 +12,7 @@ from ..model import Model
 from ..nonlinear import solve_nonlinear
 from ..parallel import progress_bar
 from ..search import Minimum, search_space
+from ..solvers import with_tolerances
 from .checks import CHECKS
 from .context import DiagnosisContext
 from .findings import Diagnosis, Finding, Thresholds, ordered
@@ -39,7 +40,7 @@ def diagnose(
     over
         The bounds within which hyperparameters were chosen, as for `minimize`, to see which are at a bound.
     score
-        How the model is scored, `"joint"` or `"given_physics"` as in `pile`; by default as the minimum was found.
+        How the model is scored, as in `pile`; by default as the minimum was found, or as `minimize` does by default.
     thresholds
         When each check fires.
     checks
@@ -72,9 +73,12 @@ def diagnose(
     minimum = model if isinstance(model, Minimum) else None
     source = model.model if isinstance(model, Minimum) else model
     require(isinstance(source, Model), "model", model, "a ps.Model, or the result of ps.minimize")
-    requested = as_score("joint" if score is None else score)
-    given_physics = minimum.score.given_physics if score is None and minimum is not None else requested.given_physics
-    scoring = Score(given_physics=given_physics)
+    requested = as_score("auto" if score is None else score)
+    given = minimum.score.given if score is None and minimum is not None else requested.given
+    scoring = Score("homogeneous" if given == "auto" else given)
+    source = with_tolerances(source)
+    if score is None and len(scoring.given_blocks(source)) == len(source.blocks):
+        scoring = Score()  # there is nothing but zeros to score
     scoring.check(source)
     limits = Thresholds() if thresholds is None else thresholds
     require(isinstance(limits, Thresholds), "thresholds", thresholds, "a ps.diagnosis.Thresholds")

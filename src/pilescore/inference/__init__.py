@@ -16,6 +16,7 @@ from .evidence import Pile, pile, pile_and_gradient
 from .evidence import Systems as Systems
 from .evidence import WarmStart as WarmStart
 from .evidence import at_profiled_scale as at_profiled_scale
+from .evidence import check_exact as check_exact
 from .evidence import linear_system as linear_system
 from .evidence import systems_of as systems_of
 from .losses import Losses, losses
@@ -24,6 +25,7 @@ from .losses import left_out_variances as left_out_variances
 from .losses import quadrature_weights as quadrature_weights
 from .losses import system_losses as system_losses
 from .posterior import Posterior, posterior
+from .score import NAMED_SCORES as NAMED_SCORES
 from .score import Score
 from .score import as_score as as_score
 from .temperatures import REDUCTION as REDUCTION

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from ..errors import InputError, NotPositiveDefiniteError, NotSolvedError, require
 from ..model import Model, eta_and_temperatures, named_paths, require_name
 from ..nonlinear import MapEstimate, Solution, as_solution, gradient, solve_or_follow
-from ..solvers import LARGEST_THREADED, Bounds, NamedGradient, System, plain, solve, with_tolerances
+from ..solvers import LARGEST_THREADED, Bounds, NamedGradient, System, contradiction, plain, solve, with_tolerances
 from .score import Score, as_score
 
 LOG_TWO_PI = math.log(2 * math.pi)
@@ -224,6 +224,34 @@ class WarmStart:
         return self.given if alone else self.joint
 
 
+def contradictory(missed: str) -> str:
+    """Return the message about exact blocks that cannot hold together."""
+    return (
+        f"exact equations and conditions contradict each other, or the kernel cannot satisfy them: the most likely "
+        f"function misses {missed}. Check values, signs and units; give a block rho= or noise= if it holds only "
+        "roughly; or use a kernel with a shorter length"
+    )
+
+
+def check_exact(model: Model) -> None:
+    """Raise an `InputError` if the exact linear blocks of a model contradict each other, whatever its lengths."""
+    exact = tuple(i for i, block in enumerate(model.blocks) if model.is_exact(i) and not block.is_nonlinear)
+    if not exact:
+        return
+    missed = ""
+    lengths = [name for name, role in model.roles.items() if role == "length"]
+    for factor in (1.0, 0.3):  # a kernel that is too long is not a contradiction
+        trial = model.replace({name: factor * np.asarray(model.parameters[name]) for name in lengths})
+        try:
+            missed = contradiction(solve(with_tolerances(only(trial, exact)), explain=False))
+        except NotPositiveDefiniteError:
+            continue
+        if not missed:
+            return
+    if missed:
+        raise InputError(contradictory(missed))
+
+
 def only(model: Model, given: tuple[int, ...]) -> Model:
     """Return a model with its given blocks alone, all of them physics."""
     return model.replace(data=(), physics=[model.blocks[i] for i in given])
@@ -254,7 +282,13 @@ class Systems:
         return None if self.maps is None else as_solution(self.maps[0], len(self.maps[0].steps))
 
     def warn(self, stacklevel: int) -> None:
-        """Warn if the solution of a nonlinear model misses an equation, or if rounding makes the score imprecise."""
+        """Warn if the solution of a nonlinear model misses an equation, or if rounding makes the score imprecise.
+
+        Raise an `InputError` if exact blocks contradict each other.
+        """
+        missed = contradiction(self.whole)
+        if missed and not self.maps:  # a nonlinear model says so itself, as its status
+            raise InputError(contradictory(missed))
         if self.caution:
             warnings.warn(f"the nonlinear model is {self.caution}", UserWarning, stacklevel=stacklevel)
         for system in filter(None, (self.whole, self.prior)):

@@ -58,15 +58,13 @@ class Score:
 
     def given_blocks(self, model: Model) -> tuple[int, ...]:
         """Return the positions, in `model.blocks`, of the blocks that are conditioned on."""
-        chosen = []
-        for i, block in enumerate(model.blocks):
-            if block.role == "data":
-                continue
-            if self.given == "physics" or (self.given == "exact" and model.is_exact(i)):
-                chosen.append(i)
-            elif self.given in ("homogeneous", "auto") and block.is_homogeneous:
-                chosen.append(i)
-        return tuple(chosen)
+
+        def is_given(i: int) -> bool:
+            if self.given == "exact":
+                return model.is_exact(i)
+            return self.given == "physics" or model.blocks[i].is_homogeneous
+
+        return tuple(i for i in range(len(model.data), len(model.blocks)) if is_given(i))
 
     def check(self, model: Model) -> None:
         """Raise an `InputError` if a model cannot be scored this way."""

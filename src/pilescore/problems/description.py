@@ -76,6 +76,8 @@ def parameter_text(name: str, problem: Problem) -> str:
 
 def noise_text(block: Observation, model: Model, index: int) -> str:
     """Return the noise of a block if it is known, else the name of its shared temperature."""
+    if model.is_exact(index):
+        return "exact"
     if block.temperature is None:
         return f"shared {TEMPERATURES[block.role]}"
     deviations = np.sqrt(0.5 * model.temperatures[index] / block.weights)
@@ -85,9 +87,7 @@ def noise_text(block: Observation, model: Model, index: int) -> str:
 
 def score_text(problem: Problem) -> str:
     """Return the name of the minimised score in words."""
-    if problem.score.given_physics:
-        return "PILE of the data given the physics"
-    return "PILE at the best prior variance" if problem.score.profiled else "PILE"
+    return f"PILE of {problem.score.described(problem.model)}"
 
 
 def expected_seconds(problem: Problem) -> tuple[float, float]:
@@ -95,7 +95,8 @@ def expected_seconds(problem: Problem) -> tuple[float, float]:
     size = problem.model.size
     # A factorisation takes cubic time; cores share it imperfectly, and small matrices do not use them at all.
     factorisation = _factorisation_seconds() * (size / PROBE_SIZE) ** 3 / (cores() ** 0.7 if size > PROBE_SIZE else 1.0)
-    nonlinear, systems = problem.model.is_nonlinear, 1 + problem.score.given_physics
+    nonlinear = problem.model.is_nonlinear
+    systems = 1 + (nonlinear and bool(problem.score.given_blocks(problem.model)))
     cost = NONLINEAR_COST if nonlinear else LINEAR_COST
     one = systems * cost["factorisations"] * factorisation + (systems if nonlinear else 1) * cost["overhead_seconds"]
     total = 0.0
@@ -142,8 +143,7 @@ def _lines(problem: Problem) -> Iterator[str]:
             yield f"    choose {parameter_text(parameter, problem)} in [{_number_text(low)}, {_number_text(high)}]"
         if not over:
             yield "    nothing to choose"
-    why = ", because there are parameters to infer" if problem.score.given_physics and problem.inferred else ""
-    yield f"  score: {score_text(problem)}{why}; {problem.starts} start{'s' * (problem.starts != 1)} for each kernel"
+    yield f"  score: {score_text(problem)}; {problem.starts} start{'s' * (problem.starts != 1)} for each kernel"
     yield f"  predict {', '.join(problem.operators)} at {len(problem.points)} points"
     for warning in problem.warnings:
         yield f"  note: {warning}"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..diagnosis import Finding, diagnose
-from ..errors import ClusterError, PilescoreError, PrecisionWarning
+from ..errors import ClusterError, PilescoreError, PrecisionWarning, UnresolvedWarning
 from ..inference import Score, at_profiled_scale, pile, systems_of
 from ..model import Model
 from ..nonlinear import Solution
@@ -51,18 +51,22 @@ TEMPERATURE_ROLES = ("scale", "data_temperature", "physics_temperature")
 """The roles of hyperparameters that a profiled score rescales together."""
 
 
-def search_kernel(problem: Problem, name: str, save: Path, progress: bool | None, client: Any = None) -> KernelResult:
+def search_kernel(
+    problem: Problem, name: str, save: Path, progress: bool | None, client: Any = None, score: Score | None = None
+) -> KernelResult:
     """Return the result of the search with one kernel; a kernel that cannot be scored has a row with the reason."""
-    model = problem.models[name]
+    model, score = problem.models[name], score or problem.score
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrecisionWarning)  # the row has a warning about rounding
             if not problem.over[name]:
-                scored = KernelScore(**row(model, problem.score))
-                if problem.score.profiled and math.isfinite(scored.pile):
-                    model = at_profiled_scale(model, pile(model, problem.score))
-                return KernelResult(name=name, row=scored, values=_rescaled(problem, model))
-            best, ranges = _minimum(problem, name, save, progress, client)
+                fixed = Score("homogeneous") if score.given == "auto" else score
+                scored = KernelScore(**row(model, fixed))
+                if score.profiled and math.isfinite(scored.pile):
+                    model = at_profiled_scale(model, pile(model, score))
+                values = _rescaled(problem, model)
+                return KernelResult(name=name, row=scored, values=values, score=fixed.given, why=fixed.described(model))
+            best, ranges = _minimum(problem, name, save, progress, client, score)
             covariance = parameter_covariance(best, ranges)
     except PilescoreError as failure:
         if isinstance(failure, OSError | ClusterError):  # not the fault of the kernel
@@ -80,6 +84,11 @@ def search_kernel(problem: Problem, name: str, save: Path, progress: bool | None
         reason=best.reason,
         evaluations=best.evaluations,
         descents=[DescentSummary.model_validate(descent, from_attributes=True) for descent in best.descents],
+        score=best.score.given,
+        why=best.why,
+        nodes={} if best.resolution is None else dict(best.resolution.nodes),
+        resolution="" if best.resolution is None else best.resolution.text,
+        resolved=best.resolution is None or best.resolution.resolved,
     )
 
 
@@ -92,7 +101,7 @@ def _rescaled(problem: Problem, model: Model) -> dict[str, float]:
 
 
 def _minimum(
-    problem: Problem, name: str, save: Path, progress: bool | None, client: Any
+    problem: Problem, name: str, save: Path, progress: bool | None, client: Any, score: Score
 ) -> tuple[Minimum, dict[str, tuple[float, float]]]:
     """Return the minimum from all starts, and the ranges of inferred parameters in which its curvature is measured.
 
@@ -104,7 +113,9 @@ def _minimum(
 
     def descend(model: Model, over: Mapping[str, Any], first: Sequence[Mapping[str, Any]], file: Path) -> Minimum:
         where = RunOptions(client=client, save=file, progress=progress)
-        found = minimize(model, over, starts=first, score=problem.score, search=SEARCH, run=where)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnresolvedWarning)  # a warning of the selection says it
+            found = minimize(model, over, starts=first, score=score, search=SEARCH, run=where)
         if found.status == "interrupted":
             raise KeyboardInterrupt
         return found
@@ -119,6 +130,9 @@ def _minimum(
         # Continue from the end of the best descent, not from `last.model`: a profiled score has rescaled that one, and
         # bounds on temperatures hold at the original scale.
         end = min((d for d in last.descents if math.isfinite(d.pile)), key=lambda d: d.pile).end
+        score = last.score  # the default score has been decided
+        # The nodes of exact equations, and their tolerances, stay as the search has left them.
+        model = model.replace(physics=last.model.physics) if last.resolution is not None else model
         last = descend(model.replace(end), {**over, **ranges, **narrow}, [{}], file)
         gain = 0.5 * best.pile.size * (best.pile.value - last.pile.value)
         ranges |= narrow
@@ -167,7 +181,7 @@ def starts(model: Model, over: Mapping[str, Any], count: int, seed: int) -> list
     return [{}, strict, *(where.by_name(where.decode(u)) for u in others)][:count]
 
 
-def diagnose_choice(problem: Problem, name: str, model: Model) -> DiagnosisSummary:
+def diagnose_choice(problem: Problem, name: str, model: Model, score: Score) -> DiagnosisSummary:
     """Return all checks of the model chosen with one kernel.
 
     Inferred parameters at a bound are left to `selection_warnings`, since wider bounds are not the remedy there.
@@ -181,7 +195,7 @@ def diagnose_choice(problem: Problem, name: str, model: Model) -> DiagnosisSumma
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrecisionWarning)  # a check reports it
-        checked = diagnose(model, over=over or None, score=problem.score, progress=False).checked
+        checked = diagnose(model, over=over or None, score=score, progress=False).checked
     return DiagnosisSummary([_check_summary(finding, problem) for finding in checked])
 
 
@@ -223,6 +237,8 @@ def selection_warnings(
     """Yield warnings about the nonlinear solution, the search, and the inferred parameters."""
     if solution is not None:
         yield from _solution_warnings(solution, result.row)
+    if not result.resolved:
+        yield result.resolution
     if result.status not in ("converged", "fixed"):
         yield f"the search has not converged: {result.reason}"
     for name in problem.inferred:

@@ -124,11 +124,12 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
     first = next(iter(models.values()), None)
     if first is not None and first.solver.forms_covariance:
         log.attempt((), require_memory, first.size, 8.0 * first.size**2 + jet_bytes(first))
+    if first is not None and any(over.values()):
+        log.attempt(("select", "score"), as_score(choice.score).check, first)
     log.raise_any()
     assert first is not None
     data_files = [file for tables in parsed.values() for table in tables for file in table.files]
     files = tuple(dict.fromkeys([*data_files, *prediction_files]))
-    score = choice.score if choice.score != "auto" else "given_physics" if _needs_given_physics(noise) else "joint"
     return Problem(
         path=document.path,
         title=str(document.content.get("title", document.path.stem)),
@@ -138,7 +139,7 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
         models=models,
         texts=dict(zip(first.labels, noise.texts, strict=True)),
         over=over,
-        score=as_score(score),
+        score=as_score(choice.score),
         starts=choice.starts,
         seed=choice.seed,
         inferred=tuple(sections.inferred),
@@ -421,16 +422,6 @@ def _parameters(block: Observation) -> list[str]:
     """Return the names of the parameters in the operator of a block."""
     operators = (block.operator, *block.operator.linear_parts)
     return [atom.name for operator in operators for atom in operator.atoms if isinstance(atom, Parameter)]
-
-
-def _needs_given_physics(noise: NoiseModel) -> bool:
-    """Whether `score = "auto"` means the data given the physics.
-
-    It does if the physics has unknown parameters, or if all its values are zero: there the joint score rewards an
-    operator, or a prior, for being small.
-    """
-    homogeneous = bool(noise.physics) and not any(block.values.any() for block in noise.physics)
-    return bool(noise.data) and (homogeneous or any(_parameters(block) for block in noise.physics))
 
 
 def _model(kernel: Any, noise: NoiseModel, operators: Sequence[str], context: ParsingContext, solver: Any) -> Model:

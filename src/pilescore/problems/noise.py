@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from ..covariance import MAX_VALUE, mean_square, operator_size
 from ..kernels import RBF
@@ -16,17 +17,22 @@ from ..search import free_name
 from . import schema
 from .observations import ParsedTable, ParsingContext
 
-CONDITION_NOISE = 1e-3
-"""The default noise of conditions and integrals, as a fraction of the size of what they observe."""
+LARGEST_NOISE = 1.0
+"""The default upper bound of noise variances, in units of the squared size of what is observed."""
 
-NOISE_RANGE = (1e-6, 1.0)
-"""Default bounds of noise variances, in units of the squared size of what is observed."""
+START_NOISE = 1e-3
+"""The noise variance at the start of a search, in the same units."""
 
-ETA_RANGE = (1e-3, 1e4)
+LEAST_NOISE, LEAST_ROUNDING = 1e-7, 0.1
+"""The default lower bound of noise deviations: the first as a fraction of the size of the values, or the second as a
+fraction of the deviation that rounding the values to their last digit adds, whichever is larger."""
+
+ETA_RANGE = (1e-3, 1e6)
 """Default bounds of the prior variance, in units of the squared size of the unknown."""
 
 USUAL_BANDWIDTH, SHORT_BANDWIDTH = 0.3, 0.05
 """Bandwidths, as fractions of the domain, of the priors that sizes are derived from."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NoiseModel:
@@ -70,7 +76,7 @@ def noise_model(
     if context.log.mistakes:
         return None
     over: dict[str, tuple[float, float]] = {}
-    start = {"gamma": 1.0, "rho": 1.0, "eta": float(schema.start_of(given.eta, sizes.prior))}
+    start = {"gamma": 1.0, "eta": float(schema.start_of(given.eta, sizes.prior))}
     if not profiled and not isinstance(given.eta, float):
         default = (ETA_RANGE[0] * sizes.unknown, ETA_RANGE[1] * sizes.prior)
         over["eta"] = default if given.eta is None else given.eta.bounds
@@ -78,17 +84,19 @@ def noise_model(
         shared = [block for table in tables for block in table.blocks if block.temperature is None]
         if shared and (symbol == "gamma" or temperature is not None):
             # The noise variance is half of the temperature, hence the factor 2.
-            spreads = [2.0 * _spread(block) or sizes.unknown for block in shared]
-            bounds = (NOISE_RANGE[0] * min(spreads), NOISE_RANGE[1] * max(spreads))
-            start[symbol] = float(schema.start_of(temperature, math.sqrt(math.prod(bounds))))
+            spreads = [_spread(block) or sizes.unknown for block in shared]
+            least = min(_least_variance(block, spread) for block, spread in zip(shared, spreads, strict=True))
+            bounds = (2.0 * least, 2.0 * LARGEST_NOISE * max(spreads))
+            usual = max(2.0 * START_NOISE * min(spreads), bounds[0])
+            start[symbol] = float(schema.start_of(temperature, usual))
             if not isinstance(temperature, float):
                 over[symbol] = bounds if temperature is None else temperature.bounds
         elif temperature is not None:
             context.log.warnings.append(
                 f"{symbol} in [temperatures] is not used: everything it applies to has its own noise"
             )
-    measured = _with_noise("data", data, sizes, over, shared=True)
-    imposed = _with_noise("physics", physics, sizes, over, shared=given.rho is not None)
+    measured = _with_noise("data", data, sizes, over)
+    imposed = _with_noise("physics", physics, sizes, over)
     named: dict[str, Observation] = {}
     for block in (*measured, *imposed):
         name = free_name(block.name or block.role, {*named})
@@ -137,28 +145,41 @@ def _spread(block: Observation) -> float:
     return float(np.var(block.values)) or mean_square(block)
 
 
+def _least_variance(block: Observation, spread: float) -> float:
+    """Return the least noise variance that the values of a block can have."""
+    size = math.sqrt(max(spread, mean_square(block)))
+    return max(LEAST_NOISE * size, LEAST_ROUNDING * last_digit(block.values) / math.sqrt(12.0)) ** 2
+
+
+def last_digit(values: Float[np.ndarray, " n"]) -> float:
+    """Return the unit of the last decimal digit of values, such as 0.01 for 1.25 and 3.5; zero if there is none."""
+    for digits in range(-6, 13):
+        scaled = values * 10.0**digits
+        # A decimal number differs from the nearest double by a relative 1e-16, and a product by a few times that.
+        if np.all(np.abs(scaled - np.round(scaled)) <= 1e-14 * np.abs(scaled)):
+            return 10.0**-digits
+    return 0.0
+
+
 def _with_noise(
-    role: str, tables: Sequence[ParsedTable], sizes: _Sizes, over: dict[str, tuple[float, float]], shared: bool
+    role: str, tables: Sequence[ParsedTable], sizes: _Sizes, over: dict[str, tuple[float, float]]
 ) -> list[Observation]:
     """Return the blocks of tables with their noise, and add the bounds of noise to choose.
 
-    Blocks without noise of their own have the shared one, if there is one. Otherwise equations get bounds to choose it
-    in, and conditions a fixed one.
+    Physics without a noise is exact. Values that a file holds are readings: without a noise, it is chosen.
     """
     blocks: list[Observation] = []
     for table in tables:
+        read = bool(table.boundary) and all(each.value is None for each in table.boundary)
         for block in table.blocks:
             name = own_temperature(role, len(blocks))
             if table.temperature is not None:
                 over[name] = table.temperature.bounds
-            elif block.temperature is None and not shared and table.place[0] == "equation":
-                # The noise variance at a node of weight w is ρ/2w: this ρ makes it the squared size at the mean weight.
-                rho = 2.0 * float(np.mean(block.weights)) * sizes.of(block)
-                over[name] = (NOISE_RANGE[0] * rho, NOISE_RANGE[1] * rho)
-                block = dataclasses.replace(block, temperature=jnp.asarray(math.sqrt(math.prod(over[name]))))
-            elif block.temperature is None and not shared:
-                # With ρ = 2 the noise variance is 1/w: the same at every node, whatever the quadrature weights.
-                weights = np.full(block.size, 1.0 / (CONDITION_NOISE**2 * sizes.of(block)))
-                block = dataclasses.replace(block, temperature=jnp.asarray(2.0), weights=weights)
+            elif read and block.temperature is None:
+                spread = _spread(block) or sizes.unknown
+                # With ρ the noise variance of a reading of weight one is ρ/2.
+                over[name] = (2.0 * _least_variance(block, spread), 2.0 * LARGEST_NOISE * spread)
+                start = jnp.asarray(max(2.0 * START_NOISE * spread, over[name][0]))
+                block = dataclasses.replace(block, temperature=start, weights=np.ones(block.size))
             blocks.append(block)
     return blocks

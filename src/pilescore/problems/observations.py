@@ -29,8 +29,8 @@ RULES: dict[str, Callable[[Any], Rule]] = {
     "sobol": Sobol,
     "monte-carlo": MonteCarlo,
 }
-DEFAULT_NODES = {1: 30, 2: 12, 3: 6}
-"""The default number of nodes on each axis by dimension; four in higher dimensions."""
+DEFAULT_NODES = {1: 40, 2: 16, 3: 7}
+"""The default number of nodes on each axis by dimension; four in higher dimensions. Exact equations refine them."""
 
 MAX_NODES = 100_000
 """The largest number of nodes of one block. More could not be factored."""

@@ -18,8 +18,8 @@ from ..errors import InputError, PrecisionWarning
 from ..inference import Posterior, left_out_residuals, left_out_variances, posterior
 from ..model import Model
 from ..nonlinear import Solution, linearise_in_jets, solve_nonlinear
-from ..search import Minimum
-from ..solvers import EPS
+from ..search import Minimum, with_nodes
+from ..solvers import EPS, with_tolerances
 from .description import block_text
 from .problem import Problem
 from .summary import BlockSummary, ParameterCovariance
@@ -43,10 +43,16 @@ class Predictor:
     """
 
     def __init__(
-        self, problem: Problem, kernel: str, values: Mapping[str, float], covariance: ParameterCovariance | None
+        self,
+        problem: Problem,
+        kernel: str,
+        values: Mapping[str, float],
+        covariance: ParameterCovariance | None,
+        nodes: Mapping[str, int],
     ) -> None:
         self.problem = problem
-        self.model = problem.models[kernel].replace(values)
+        # The tolerances of exact equations are fixed here: perturbed models have the same.
+        self.model = with_tolerances(with_nodes(problem.models[kernel], nodes).replace(values))
         self.values = dict(values)
         self.over = problem.over[kernel]
         self.covariance = covariance

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from jaxtyping import Float
 from ..domains import Box
 from ..equations import Nonlinear, Operator
 from ..equations.text import Language
-from ..inference import Score
+from ..inference import NAMED_SCORES, Score
 from ..model import Model
 from ..solvers import Solver
 
@@ -71,7 +71,7 @@ class Problem:
     over: Mapping[str, Mapping[str, Any]]
     """For each kernel the bounds of the hyperparameters to choose, as `minimize` takes them."""
     score: Score
-    """What is minimised. For `score = "auto"`, the choice that was made."""
+    """What is minimised."""
     starts: int
     """The number of starts of the search for each kernel."""
     seed: int
@@ -103,9 +103,9 @@ class Problem:
         return self.language.with_values({name: values[name] for name in self.inferred}).operator(text)
 
     @property
-    def score_name(self) -> Literal["joint", "given_physics", "profiled"]:
+    def score_name(self) -> str:
         """The score by its name in problem files and in Python."""
-        return "given_physics" if self.score.given_physics else "profiled" if self.score.profiled else "joint"
+        return next(name for name, score in NAMED_SCORES.items() if score == self.score)
 
     def __repr__(self) -> str:
         return f"Problem({self.title!r}, {self.box!r}, N = {self.model.size}, kernels {', '.join(self.models)})"

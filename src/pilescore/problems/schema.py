@@ -274,15 +274,18 @@ class TemperaturesSection(TomlTable):
     """Shared temperatures, and the scale."""
 
     gamma: Annotated[PositiveChoice | None, Field(description=f"for data without noise or gamma: {POSITIVE}")] = None
-    rho: Annotated[PositiveChoice | None, Field(description=f"for physics without noise or rho: {POSITIVE}")] = None
+    rho: Annotated[
+        PositiveChoice | None,
+        Field(description=f"for physics without noise or rho, which is exact otherwise: {POSITIVE}"),
+    ] = None
     eta: Annotated[PositiveChoice | None, Field(description=f"the prior variance: {POSITIVE}")] = None
 
 
 SCORE = (
-    '"joint" (data and physics together), "given_physics" (the data given the physics), "profiled" (joint, at the best '
-    'prior variance eta, with the ratios of noise to prior variance fixed), or "auto": "given_physics" if there are '
-    "data, and equations have unknown parameters or the values of all equations and conditions are zero; else "
-    '"joint"'
+    '"joint" (everything that is not exact), "given_physics" (the data given the physics), "given_homogeneous" (the '
+    'data and the imposed values that are not zero, given those that are zero), "profiled" (joint, at the best prior '
+    'variance eta, with the ratios of noise to prior variance fixed), or "auto": "given_homogeneous", unless that '
+    'misses the data and "given_physics" does not'
 )
 
 
@@ -293,7 +296,9 @@ class SelectSection(TomlTable):
         int, Field(ge=1, le=1000, description="the number of descents for each kernel: a whole number from 1 to 1000")
     ] = 4
     seed: Annotated[int, Field(ge=0, le=2**31, description="a whole number from 0")] = 0
-    score: Annotated[Literal["auto", "joint", "given_physics", "profiled"], Field(description=SCORE)] = "auto"
+    score: Annotated[
+        Literal["auto", "joint", "given_homogeneous", "given_physics", "profiled"], Field(description=SCORE)
+    ] = "auto"
 
 
 METHOD = (

@@ -160,7 +160,9 @@ class Selection:
 
     @functools.cached_property
     def _predictor(self) -> Predictor:
-        return Predictor(self.problem, self.kernel, self.values, self.summary.chosen.covariance)
+        return Predictor(
+            self.problem, self.kernel, self.values, self.summary.chosen.covariance, self.summary.chosen.nodes
+        )
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name} = {value:.4g}" for name, value in self.values.items())
@@ -333,6 +335,22 @@ def _choose(
         say(f"kernel {i + 1} of {len(problem.models)}: {name}")
         compute = functools.partial(search_kernel, problem, name, folder.save(f"evaluations-{i}"), progress, client)
         searched[name] = _part(folder, f"kernel-{i}", KernelResult, compute)
+    scored = [result for result in searched.values() if math.isfinite(result.row.pile)]
+    if len({result.score for result in scored}) > 1:  # only equal scores are comparable: the fallback counts for all
+        for i, name in enumerate(problem.models):
+            if searched[name] in scored and searched[name].score != "physics":
+                say(f"kernel {i + 1} of {len(problem.models)}: {name}, the data given the physics")
+                save = folder.save(f"evaluations-{i}-given-physics")
+                compute = functools.partial(
+                    search_kernel,
+                    problem,
+                    name,
+                    save,
+                    progress,
+                    client,
+                    dataclasses.replace(problem.score, given="physics"),
+                )
+                searched[name] = _part(folder, f"kernel-{i}-given-physics", KernelResult, compute)
     kernels = _ranked(problem, searched)
     best = kernels[0]
     if not math.isfinite(best.row.pile):
@@ -341,13 +359,14 @@ def _choose(
     say("predicting")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        predictor = Predictor(problem, best.name, best.values, best.covariance)
+        predictor = Predictor(problem, best.name, best.values, best.covariance, best.nodes)
         predictions = predictor.table(problem.points, problem.operators)
         results, fixed = figure_arrays(predictor)
-        solution = None if predictor.solution is None else solution_summary(predictor.solution, problem.score)
+        score = dataclasses.replace(problem.score, given=best.score)
+        solution = None if predictor.solution is None else solution_summary(predictor.solution, score)
     notes = [" ".join(str(warning.message).split()).split(". ")[0] for warning in caught]
     say("diagnosing")
-    compute_checks = functools.partial(diagnose_choice, problem, best.name, predictor.model)
+    compute_checks = functools.partial(diagnose_choice, problem, best.name, predictor.model, score)
     versions = {package: importlib.metadata.version(package) for package in PACKAGES}
     summary = SelectionSummary(
         title=problem.title,
@@ -355,7 +374,7 @@ def _choose(
         versions=versions | {"python": platform.python_version()},
         kernel=best.name,
         pile=best.row.pile,
-        score=problem.score_name,
+        score=best.why,
         warnings=list(dict.fromkeys([*selection_warnings(problem, best, solution), *problem.warnings, *notes])),
         diagnosis=_part(folder, "diagnosis", DiagnosisSummary, compute_checks),
         kernels=kernels,

@@ -67,6 +67,15 @@ class KernelResult(Stored):
     reason: str = ""
     evaluations: int = 1
     descents: list[DescentSummary] = []
+    score: Literal["exact", "homogeneous", "physics", "auto"] = "exact"
+    """Which observations were given, as in `ps.Score.given`."""
+    why: str = ""
+    """What was scored, in words."""
+    nodes: dict[str, int] = {}
+    """The number of nodes of each exact equation or condition, by its name."""
+    resolution: str = ""
+    """Whether these nodes suffice, in words."""
+    resolved: bool = True
 
 
 class BlockSummary(Stored):
@@ -143,7 +152,7 @@ class SelectionSummary(Stored):
     ...     stored = pathlib.Path(directory, "found", "summary.json").read_bytes()
     >>> summary = ps.problems.SelectionSummary.model_validate_json(stored)
     >>> summary.kernel, summary.score, [kernel.name for kernel in summary.kernels]
-    ('rbf', 'joint', ['rbf'])
+    ('rbf', 'all observations', ['rbf'])
     >>> summary.blocks[0].observed
     '∂x u = 1'
     """
@@ -155,7 +164,8 @@ class SelectionSummary(Stored):
     kernel: str
     """The name of the chosen kernel."""
     pile: float
-    score: Literal["joint", "given_physics", "profiled"]
+    score: str
+    """What was scored, in words."""
     warnings: list[str]
     diagnosis: DiagnosisSummary
     kernels: list[KernelResult]

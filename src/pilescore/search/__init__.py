@@ -20,6 +20,7 @@ from .options import check_options as check_options
 from .resolution import Resolution
 from .resolution import check_resolution as check_resolution
 from .resolution import node_gaps as node_gaps
+from .resolution import with_nodes as with_nodes
 from .space import SearchSpace as SearchSpace
 from .space import Side as Side
 from .space import bounds_reached as bounds_reached

@@ -76,7 +76,7 @@ def choose(
     *,
     kernels: Iterable[Any] | Mapping[str, Any] | None = None,
     equations: Mapping[str, Any] | None = None,
-    score: Score | str | None = None,
+    score: Score | str = "auto",
     starts: int | Sequence[Mapping[str, Any]] = 1,
     search: SearchOptions = SearchOptions(),  # noqa: B008  (frozen)
     run: RunOptions = RunOptions(),  # noqa: B008
@@ -100,8 +100,8 @@ def choose(
     equations
         Blocks made by `impose`, or lists of them, by name.
     score
-        What is scored, as in `pile`. By default `"given_physics"` with `equations`, because scores of different
-        operators are comparable only then, and `"joint"` otherwise.
+        What is scored, as in `minimize`. If the default falls back to the data given the physics for one candidate,
+        it does so for all, since only equal scores are comparable.
     starts
         The starts of each search, as for `minimize`.
     search
@@ -143,7 +143,7 @@ def choose(
     )
     require(over is None or isinstance(over, Mapping), "over", over, "a mapping of names to bounds (low, high)")
     require(kernels is None or equations is None, "kernels, equations", "both", "one of them")
-    scoring = as_score(score if score is not None else "given_physics" if equations is not None else "joint")
+    scoring = as_score(score)
     if kernels is not None:
         candidates, bounds, failed = _with_kernels(_one_model(models), kernels, over or {})
     else:
@@ -156,16 +156,45 @@ def choose(
             prepare(model, bounds[name], scoring, starts, None, search)
         except InputError as error:
             raise InputError(f"candidate {name!r}: {error}") from error
-    minima: dict[str, Minimum] = {}
     quiet = dataclasses.replace(run, progress=False)
-    with progress_bar(len(candidates), "choose", run.progress) as bar:
+    minima, failures = _minima(candidates, bounds, scoring, starts, search, quiet, run.progress)
+    given = {minimum.score.given for minimum in minima.values()}
+    if len(given) > 1 and not any(minimum.status == "interrupted" for minimum in minima.values()):
+        again = {name: model for name, model in candidates.items() if name in minima}
+        again = {name: model for name, model in again.items() if minima[name].score.given != "physics"}
+        scoring = dataclasses.replace(scoring, given="physics")
+        more, more_failures = _minima(again, bounds, scoring, starts, search, quiet, run.progress)
+        minima = {name: more.get(name, minimum) for name, minimum in minima.items() if name not in more_failures}
+        failures |= more_failures
+    failed |= failures
+    failed |= {name: "interrupted" for name in candidates if name not in minima and name not in failed}
+    if not minima:
+        raise PilescoreError("no candidate could be scored. " + _listed(failed))
+    rows = {name: row(minimum, scoring) for name, minimum in minima.items()}
+    rows |= {name: failed_row(text) for name, text in failed.items()}
+    return Choice(ranked(minima, rows), minima, failed)
+
+
+def _minima(
+    candidates: Mapping[str, Model],
+    bounds: Mapping[str, Mapping[str, Any]],
+    score: Score,
+    starts: int | Sequence[Mapping[str, Any]],
+    search: SearchOptions,
+    run: RunOptions,
+    progress: bool | None,
+) -> tuple[dict[str, Minimum], dict[str, str]]:
+    """Return the minimum of each candidate by name, and the reason for each that could not be scored."""
+    minima: dict[str, Minimum] = {}
+    failures: dict[str, str] = {}
+    with progress_bar(len(candidates), "choose", progress) as bar:
         for name, model in candidates.items():
             try:
-                minima[name] = minimize(model, bounds[name], score=scoring, starts=starts, search=search, run=quiet)
+                minima[name] = minimize(model, bounds[name], score=score, starts=starts, search=search, run=run)
             except ClusterError:  # not the candidate's fault
                 raise
             except PilescoreError as failure:
-                failed[name] = str(failure)
+                failures[name] = str(failure)
             except KeyboardInterrupt:
                 if not minima:
                     raise
@@ -173,12 +202,7 @@ def choose(
             bar.update(1)
             if name in minima and minima[name].status == "interrupted":
                 break
-    failed |= {name: "interrupted" for name in candidates if name not in minima and name not in failed}
-    if not minima:
-        raise PilescoreError("no candidate could be scored. " + _listed(failed))
-    rows = {name: row(minimum, scoring) for name, minimum in minima.items()}
-    rows |= {name: failed_row(text) for name, text in failed.items()}
-    return Choice(ranked(minima, rows), minima, failed)
+    return minima, failures
 
 
 def _as_models(models: Any) -> tuple[dict[str, Model], dict[str, str]]:

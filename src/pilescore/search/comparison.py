@@ -29,7 +29,7 @@ def compare(
     candidates: Mapping[str, Candidate],
     *,
     held_out: Observation | Sequence[Observation] | None = None,
-    score: Score | str = "joint",
+    score: Score | str = "auto",
 ) -> pd.DataFrame:
     """Return a table of candidates, best first, with warnings beside each number.
 

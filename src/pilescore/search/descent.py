@@ -23,6 +23,12 @@ FIRST_STEP = 0.5
 FIRST_DIFFERENCE = 1e-3
 """The first step of the difference quotients of the gradient, in coordinates."""
 
+COARSER_DIFFERENCES = 10.0
+"""How much larger these steps are for models with exact equations, whose scores have fewer digits."""
+
+NEGLIGIBLE_NATS = 0.01
+"""A descent that rounding stops has converged if its slopes promise less than this, in nats."""
+
 SADDLE_NATS = 1.0
 """A second derivative below minus this is a saddle. Above it, a factor of e, or a whole range, changes the evidence by
 half a nat at most: the direction is flat."""
@@ -188,6 +194,19 @@ class Descent:
         else:
             self.status, self.reason = "converged", f"the last step lowered PILE by less than {objective.tolerance:.1e}"
 
+    def settle(self, curvature: Curvature) -> None:
+        """Count a descent that rounding has stopped as converged if slopes and curvature promise next to nothing."""
+        if self.status != "stalled" or self.best is None or not self.scale:
+            return
+        free = [self.objective.space.names.index(name) for name in curvature.names]
+        slopes = 0.5 * self.best[1].size * self.last[2][free] / self.scale
+        eigenvalues, vectors = np.linalg.eigh(curvature.hessian)
+        if eigenvalues[0] > 0:
+            promised = 0.5 * float(np.sum((vectors.T @ slopes) ** 2 / eigenvalues))
+            if promised < NEGLIGIBLE_NATS:
+                self.status = "converged"
+                self.reason = f"rounding allows no further step, and a full step promises {promised:.1e} nats"
+
     def _fail(self, failure: PilescoreError) -> None:
         """Record that the start cannot be scored. The error is explained in full, unlike those of trial points."""
         space = self.objective.space
@@ -300,10 +319,13 @@ def find_curvature(
     if not rows:
         return None
     hessian, scale = np.empty((len(rows), len(rows))), np.empty(len(rows))
+    exact = any(space.model.is_exact(i) for i in range(len(space.model.blocks)))
+    coarser = COARSER_DIFFERENCES if exact else 1.0
+    first = coarser * FIRST_DIFFERENCE
     try:
-        objective.prefetch((point for row in rows for point in _neighbours(u, row, FIRST_DIFFERENCE)), warm_start)
+        objective.prefetch((point for row in rows for point in _neighbours(u, row, first)), warm_start)
         for i, row in enumerate(rows):
-            step = FIRST_DIFFERENCE
+            step = first
             for _ in range(4):  # until the step is short compared with the standard deviation that it measures
                 points = _neighbours(u, row, step)
                 objective.prefetch(points, warm_start)
@@ -311,9 +333,9 @@ def find_curvature(
                 hessian[i] = 0.5 * size * (after[1] - before[1])[rows] / (2 * step)
                 scale[i] = math.log(after[0].eta / before[0].eta) / (2 * step)  # ∂ log η̂, zero unless η is profiled
                 deviation = 1.0 / math.sqrt(abs(hessian[i, i])) if hessian[i, i] else math.inf
-                if step <= 0.01 * deviation:
+                if step <= coarser * 0.01 * deviation:
                     break
-                step = 0.005 * deviation
+                step = coarser * 0.005 * deviation
     except PilescoreError:
         return None
     finally:

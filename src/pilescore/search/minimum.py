@@ -13,11 +13,11 @@ import numpy as np
 from jaxtyping import Float
 
 from ..errors import PilescoreError, PrecisionWarning, UnresolvedWarning, require
-from ..inference import Pile, Score, as_score, at_profiled_scale, systems_of
+from ..inference import Pile, Score, as_score, at_profiled_scale, check_exact, systems_of
 from ..model import Model
 from ..nonlinear import Solution
 from ..parallel import cluster_errors, progress_bar
-from ..solvers import IMPRECISE
+from ..solvers import IMPRECISE, IMPRECISE_NATS
 from ..storage import DatasetFile
 from .descent import Curvature, DescentResult, Status
 from .fingerprint import fingerprint, function_values, ten_digits
@@ -187,7 +187,8 @@ def _minimum(found: Found, steps: Steps) -> Minimum:
     if scoring.profiled:
         chosen = at_profiled_scale(chosen, pile)
         values = space.values_of(chosen)
-    if pile.rounding > IMPRECISE:
+    exact = any(chosen.is_exact(i) for i in range(len(chosen.blocks)))
+    if pile.rounding > (2.0 * IMPRECISE_NATS / pile.size if exact else IMPRECISE):
         warnings.warn(
             f"rounding leaves PILE at the minimum uncertain by about {pile.rounding:.1e}; ps.pile(minimum.model) "
             "names the blocks involved and what helps",
@@ -239,6 +240,7 @@ def prepare(
     roles = model.roles
     scales = [name for name, (base, _) in space.targets.items() if roles[base] == "scale"]
     require(not (scoring.profiled and scales), "over", ", ".join(scales), "no bounds on eta if it is profiled")
+    check_exact(model)
     return Objective(space, scoring, search), start_points(space, starts, search.seed)
 
 

@@ -1,8 +1,8 @@
 """Whether the nodes of exact equations suffice.
 
 An exact equation holds everywhere, but a model can only impose it at nodes. A kernel whose length is short compared
-with the distance between nodes evades the equation between them, and the evidence prefers that: the data are then fitted
-without it. So lengths are bounded by the distance between nodes, and nodes are refined until nothing moves.
+with the distance between nodes evades the equation between them, and the evidence prefers that: the data are then
+fitted without it. So lengths are bounded by the distance between nodes, and nodes are refined until nothing moves.
 """
 
 from __future__ import annotations
@@ -145,6 +145,16 @@ def _refined(model: Model) -> Model | None:
     return finer if model.size < finer.size <= MOST_ROWS else None
 
 
+def with_nodes(model: Model, nodes: Mapping[str, int]) -> Model:
+    """Return the model with the nodes of exact equations refined to these numbers, as a search has refined them."""
+    while any(block.size < nodes.get(label, 0) for label, block in zip(model.labels, model.blocks, strict=True)):
+        finer = _refined(model)
+        if finer is None:
+            break
+        model = finer
+    return model
+
+
 def check_resolution(model: Model, at_floor: Sequence[str] = ()) -> Resolution:
     """Return whether finer nodes of exact equations change the evidence of the data, or predictions.
 
@@ -155,8 +165,11 @@ def check_resolution(model: Model, at_floor: Sequence[str] = ()) -> Resolution:
     at_floor
         Lengths and periods that would be shorter if the nodes were finer.
     """
-    exact = {label: block.size for i, (label, block) in enumerate(zip(model.labels, model.blocks, strict=True))
-             if model.is_exact(i)}
+    exact = {
+        label: block.size
+        for i, (label, block) in enumerate(zip(model.labels, model.blocks, strict=True))
+        if model.is_exact(i)
+    }
     finer = _refined(model)
     if finer is None:
         settled = not at_floor
@@ -178,7 +191,9 @@ def check_resolution(model: Model, at_floor: Sequence[str] = ()) -> Resolution:
     if settled:
         return Resolution(exact, nats, moved, True, f"the nodes suffice ({counts}): {moves}", finer)
     short = f", and {listed(list(at_floor))} would be shorter on them" if at_floor else ""
-    return Resolution(exact, nats, moved, False, f"the nodes of exact equations are too few ({counts}): {moves}{short}", finer)
+    return Resolution(
+        exact, nats, moved, False, f"the nodes of exact equations are too few ({counts}): {moves}{short}", finer
+    )
 
 
 def _outcome(model: Model, probed: Model) -> tuple[float, np.ndarray, np.ndarray]:

@@ -31,10 +31,6 @@ GUARD_NATS = 8.0
 TOLERANCES = (1e-4, 1e-6)
 """The successive tolerances of exact equations, relative to the prior."""
 
-SETTLED_NATS, SETTLED_DEVIATIONS = 0.1, 0.1
-"""Nodes suffice if finer ones change the score by less than these nats, and the hyperparameters and predictions by less
-than these standard deviations."""
-
 MAX_REFINEMENTS = 4
 """How often nodes are refined."""
 
@@ -107,8 +103,11 @@ class Steps:
         if not exact:
             return self.descend(model, starts, last=True)
         first: Found | None = None
-        for tolerance in TOLERANCES:
-            found = self.descend(with_tolerances(model, tolerance, renew=True), starts, last=tolerance == TOLERANCES[-1])
+        # A model that has tolerances comes from an earlier search, whose end is its start.
+        fresh = any(model.is_exact(i) and not block.exact for i, block in enumerate(model.blocks))
+        for tolerance in TOLERANCES if fresh else TOLERANCES[-1:]:
+            last = tolerance == TOLERANCES[-1]
+            found = self.descend(with_tolerances(fine_enough(model), tolerance, renew=True), starts, last=last)
             model, starts = found.model, 1
             first = first or found
             if found.interrupted:
@@ -138,7 +137,7 @@ class Steps:
         return [name for name, low, now in limits if now > low and found.at_bounds.get(name) == "lower"]
 
     def guarded(self, found: Found, model: Model, starts: int | Sequence[Mapping[str, Any]]) -> Found:
-        """Return the minimum by the default score or, if that misses the data, by that of the data given the physics."""
+        """Return the minimum by the default score or, if it misses the data, by that of the data given the physics."""
         if found.interrupted:
             return found
         mine = self.score
@@ -158,9 +157,12 @@ class Steps:
 
     def descend(self, model: Model, starts: int | Sequence[Mapping[str, Any]], *, last: bool) -> Found:
         """Return the minimum from all starts for one model; the last descent finds the curvature too."""
-        model = fine_enough(model)
         space = search_space(model, floored(model, self.over), self.ties)
-        points = start_points(space, starts, self.options.seed)
+        asked = search_space(model, self.over, self.ties)
+        points = [
+            space.encode(np.clip(asked.decode(point), space.low, space.high))
+            for point in start_points(asked, starts, self.options.seed)
+        ]
         objective = Objective(space, self.score, self.options)
         objective.update, objective.log = self.update, self.log
         if self.log is not None:
@@ -173,7 +175,9 @@ class Steps:
                     if interrupted:
                         raise KeyboardInterrupt
                     text = "; ".join(dict.fromkeys(descent.reason for descent in descents))
-                    raise type(descents[0].failure or PilescoreError())(f"PILE could not be computed at any start. {text}")
+                    raise type(descents[0].failure or PilescoreError())(
+                        f"PILE could not be computed at any start. {text}"
+                    )
                 best = min(succeeded, key=lambda descent: descent.best[1].value if descent.best else math.inf)
                 found = Found(objective, tuple(descents), best, interrupted, None)
                 if last and self.options.curvature and not interrupted:
@@ -181,6 +185,8 @@ class Steps:
                     try:
                         curvature = find_curvature(objective, found.u, free, found.pile.size, best.warm_start)
                         found = dataclasses.replace(found, curvature=curvature)
+                        if curvature is not None:
+                            best.settle(curvature)
                     except KeyboardInterrupt:
                         found = dataclasses.replace(found, interrupted=True)
             finally:

@@ -81,7 +81,7 @@ def sweep(
     *,
     seeds: Iterable[int] | None = None,
     known: KnownSolution | None = None,
-    score: Score | str = "joint",
+    score: Score | str = "auto",
     losses: bool = False,
     run: RunOptions = RunOptions(),  # noqa: B008  (frozen)
 ) -> xr.Dataset:

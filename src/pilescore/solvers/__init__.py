@@ -9,6 +9,7 @@ from .auto import Auto
 from .bases import Basis, FourierBasis, HilbertBasis, RandomFourierBasis, UserBasis
 from .distributed import Distributed
 from .exact import TOLERANCE as TOLERANCE
+from .exact import contradiction as contradiction
 from .exact import with_tolerances as with_tolerances
 from .features import Features
 from .interface import Bounds, Estimate
@@ -28,6 +29,7 @@ from .shifts import ShiftedCovariance as ShiftedCovariance
 from .shifts import ShiftedScores as ShiftedScores
 from .shifts import reduce_shifted as reduce_shifted
 from .system import IMPRECISE as IMPRECISE
+from .system import IMPRECISE_NATS as IMPRECISE_NATS
 from .system import NamedGradient as NamedGradient
 from .system import System as System
 from .system import estimate_cost

@@ -13,10 +13,19 @@ from jaxtyping import Float
 
 from ..covariance import mean_square, operator_size, prior_variances
 from ..equations import Nonlinear
+from ..errors import listed
 from ..model import Model, Observation
+from .system import System
 
 TOLERANCE = 1e-6
 """To what fraction of its prior standard deviation an exact equation holds at each node."""
+
+CONTRADICTED = 300.0
+"""The residual of an exact row, in tolerances, above which the exact blocks contradict each other."""
+
+SOURCE_FACTOR = 10.0
+"""How much larger the tolerance of imposed values is that are not zero. Scores may include their density, of which a
+tenfold tolerance keeps two more digits."""
 
 
 def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool = False) -> Model:
@@ -36,8 +45,30 @@ def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool =
         return model
     scale, blocks = _scale(model), list(model.blocks)
     for i in todo:
-        blocks[i] = blocks[i].within(tolerance * _deviations(model, blocks[i], scale))
+        factor = 1.0 if blocks[i].is_homogeneous else SOURCE_FACTOR
+        blocks[i] = blocks[i].within(factor * tolerance * _deviations(model, blocks[i], scale))
     return model.replace(physics=blocks[len(model.data) :])
+
+
+def contradiction(system: System) -> str:
+    """Return which exact blocks the solution misses, and by how much; an empty string if it misses none.
+
+    The residual of an exact row is about its tolerance. It is far larger only if rows contradict each other, or if
+    hardly any sample of the prior satisfies them.
+    """
+    model, missed = system.model, []
+    residuals = np.empty(len(system.noise))
+    residuals[system.rows.order] = system.noise * system.alpha
+    for i, (block, label, rows) in enumerate(zip(model.blocks, model.labels, model.rows, strict=True)):
+        if not model.is_exact(i):
+            continue
+        tolerances = np.sqrt(1.0 / block.weights)
+        worst = int(np.argmax(np.abs(residuals[rows]) / tolerances))
+        size = abs(float(residuals[rows][worst]))
+        if size > CONTRADICTED * tolerances[worst]:
+            at = ", ".join(f"{coordinate:.4g}" for coordinate in block.centres[worst])
+            missed.append(f"{label!r} ({block.operator} = {block.values[worst]:.4g}) by {size:.2g} at ({at})")
+    return listed(missed) if missed else ""
 
 
 def _scale(model: Model) -> float:

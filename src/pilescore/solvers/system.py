@@ -26,6 +26,9 @@ EIGENVALUES_UP_TO = 3000
 IMPRECISE = 1e-6
 """The rounding error of PILE above which a warning is issued."""
 
+IMPRECISE_NATS = 0.02
+"""The rounding error of the free energy, in nats, above which a warning is issued for a model with exact equations."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class System:
@@ -106,9 +109,15 @@ class System:
         """An estimate of the rounding error of PILE."""
         return self.error / self.factored.scored
 
+    @property
+    def is_imprecise(self) -> bool:
+        """Whether rounding matters; exact equations cost digits by design, so there it is nats that count."""
+        exact = any(self.model.is_exact(i) for i in range(len(self.model.blocks)))
+        return self.error > 2.0 * IMPRECISE_NATS if exact else self.rounding > IMPRECISE
+
     def warn_if_imprecise(self, stacklevel: int = 4) -> None:
         """Warn if rounding makes the score imprecise, and name the blocks that cause it."""
-        if not self.rounding > IMPRECISE:
+        if not self.is_imprecise:
             return
         text = f"rounding leaves PILE uncertain by about {self.rounding:.1e}"
         if isinstance(self.factored, DenseFactored | ConditionalFactored):

@@ -244,7 +244,7 @@ def _lowest(values: xr.DataArray, beta: float, equation: ps.Observation, run: St
     # (θ + π/2, 1/s) is the same kernel.
     image = ps.data_free_pile(family.replace({"kernel.theta": theta + math.pi / 2, "kernel.s": 1 / s}))
     bounds = {"kernel.theta": (theta - step, theta + step), "kernel.s": (0.5, 1.5)}
-    refined = ps.minimize(family, bounds, run=ps.RunOptions(client=run.client, progress=False))
+    refined = ps.minimize(family, bounds, score="joint", run=ps.RunOptions(client=run.client, progress=False))
     return {
         "beta": beta,
         "arctan_beta": math.atan(beta),

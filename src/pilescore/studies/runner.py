@@ -63,7 +63,7 @@ class StudyRun:
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", "interrupted", UserWarning)
                 where = ps.RunOptions(client=self.client, save=self.folder.save(name))
-                scores = ps.sweep(self.with_solver(model), grid, run=where, **options)
+                scores = ps.sweep(self.with_solver(model), grid, run=where, **{"score": "joint"} | options)
         except UserWarning as warning:
             if not str(warning).startswith("interrupted"):
                 raise
@@ -86,7 +86,8 @@ class StudyRun:
         def compute() -> xr.Dataset:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ps.errors.PrecisionWarning)  # the rounding error is stored instead
-                best = ps.minimize(self.with_solver(model), over, starts=[start], run=ps.RunOptions(client=self.client))
+                where = ps.RunOptions(client=self.client)
+                best = ps.minimize(self.with_solver(model), over, score="joint", starts=[start], run=where)
             if best.status == "interrupted":
                 raise KeyboardInterrupt
             return minimum_dataset(best)

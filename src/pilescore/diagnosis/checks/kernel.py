@@ -251,7 +251,7 @@ def _search_shape(model: Model, score: Score) -> Minimum:
     over = {first: (-SHAPE_BOUND, SHAPE_BOUND), **(_wide_bounds(model) if score.given == "physics" else {})}
     ties = {other: lambda p: p[first] for other in others}
     shapes = [_shape(model)]
-    if not score.given == "physics":
+    if score.given != "physics":
         shapes += [sign * SHAPE_START * unit for unit in np.eye(len(shapes[0])) for sign in (1, -1)]
     starts = [{first: shape} for shape in shapes]
     return minimize(model, over, starts=starts, ties=ties, score=score, search=SEARCH, run=QUIET)
