@@ -142,6 +142,8 @@ def _lines(problem: Problem) -> Iterator[str]:
             yield f"    choose {parameter_text(parameter, problem)} in [{_number_text(low)}, {_number_text(high)}]"
         if not over:
             yield "    nothing to choose"
+    for name, quantity in problem.derived.items():
+        yield f"  derive {name} = {quantity}"
     why = ", because there are parameters to infer" if problem.score.given_physics and problem.inferred else ""
     yield f"  score: {score_text(problem)}{why}; {problem.starts} start{'s' * (problem.starts != 1)} for each kernel"
     yield f"  predict {', '.join(problem.operators)} at {len(problem.points)} points"
