@@ -129,6 +129,7 @@ def test_given_noise_needs_no_correction():
     assert gamma.degrees_of_freedom is None  # no coefficient was fitted
 
 
+@pytest.mark.slow
 def test_a_profiled_score_has_the_same_degrees_of_freedom():
     model = decaying(1)
     plain, scaled = (ps.Score(given_physics=True, profiled=profiled) for profiled in (False, True))
