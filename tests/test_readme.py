@@ -133,11 +133,13 @@ def test_page_on_problem_files(tmp_path, monkeypatch):
     keys = runpy.run_path(str(DOCS / "keys.py"))
     assert page.read_text(encoding="utf-8") == keys["page"](page.read_text(encoding="utf-8")), "run docs/keys.py"
     found = re.findall(r"```(toml|python)\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S)
-    assert [kind for kind, _ in found] == ["toml", "toml", "python"]
-    toml, python = found[0][1] + found[1][1], found[2][1]
+    assert [kind for kind, _ in found] == ["toml", "toml", "toml", "python"]
+    toml, python = "".join(text for _, text in found[:3]), found[3][1]
     shutil.copy(EXAMPLES / "transport" / "stations.csv", tmp_path)
     (tmp_path / "problem.toml").write_text(toml, encoding="utf-8")
-    assert ps.load_problem(tmp_path / "problem.toml").score.given_physics
+    problem = ps.load_problem(tmp_path / "problem.toml")
+    assert problem.score.given_physics
+    assert list(problem.derived) == ["peclet"]
     assert cli.main(["new", str(tmp_path / "rod")]) == 0
     smaller = (tmp_path / "rod" / "problem.toml").read_text(encoding="utf-8").replace("nodes = 12 ", "nodes = 8 ")
     smaller = smaller.replace("starts = 2", "starts = 1").replace(

@@ -196,7 +196,8 @@ def _write_report(selection: Selection) -> None:
 
 def _print_selection(selection: Selection) -> None:
     from .problems import parameter_text, score_text
-    from .reports import chosen_text, ordered
+    from .reports import chosen_text, ordered, with_error
+    from .search import degrees_text
 
     summary, what = selection.summary, score_text(selection.problem)
     click.echo(f"\n{selection.problem.title}\n")
@@ -208,6 +209,10 @@ def _print_selection(selection: Selection) -> None:
         side = summary.chosen.at_bounds.get(name)
         note = f"  at its {side} bound" if side else ""
         click.echo(f"  {parameter_text(name, selection.problem)} = {chosen_text(name, selection)}{note}")
+    for name, quantity in summary.chosen.derived.items():
+        click.echo(f"  {name} = {quantity.text} = {with_error(quantity.value, quantity.standard_error)}")
+    if summary.chosen.degrees_of_freedom is not None:
+        click.echo(f"  {degrees_text(summary.chosen.degrees_of_freedom)}")
     solution = summary.solution
     if solution is not None:
         click.echo(f"  nonlinear equations: {solution.status} after {solution.iterations} linearisations")

@@ -372,6 +372,30 @@ BAD = {
         ("[[kernel]]", '[solver]\nmethod = "dense"\nrank = 5\n[[kernel]]'),
         ["problem.toml:21: [solver]: rank", "the method 'dense' has no rank; expected it with low_rank"],
     ),
+    "derived from an unknown name": (
+        ("[[kernel]]", '[derived]\nS = "4*kk"\n[[kernel]]'),
+        ["problem.toml:20: [derived]: S", "'kk' at column 3: is not a known name", "Did you mean 'k'?"],
+    ),
+    "derived from a coordinate": (
+        ("[[kernel]]", '[derived]\nS = "4*k*x"\n[[kernel]]'),
+        ["problem.toml:20: [derived]: S", "'x' at column 5: depends on x", "parameters and numbers"],
+    ),
+    "derived from the unknown": (
+        ("[[kernel]]", '[derived]\nS = "k*dx(u)"\n[[kernel]]'),
+        ["problem.toml:20: [derived]: S", "expected an expression without u"],
+    ),
+    "derived under the name of a parameter": (
+        ("[[kernel]]", '[derived]\nk = "4*k"\n[[kernel]]'),
+        ["problem.toml:20: [derived]: k", "the name is already in use"],
+    ),
+    "derived under the name of a temperature": (
+        ("[[kernel]]", '[derived]\neta = "4*k"\n[[kernel]]'),
+        ["problem.toml:20: [derived]: eta", "every model has its own eta"],
+    ),
+    "derived from a list": (
+        ("[[kernel]]", "[derived]\nS = [1, 2]\n[[kernel]]"),
+        ["problem.toml:20: [derived]: S", "an expression in quotes"],
+    ),
     "misspelt score": (
         ("[[kernel]]", '[select]\nscore = "given_physic"\n[[kernel]]'),
         ["problem.toml:20: [select]: score", "found 'given_physic'", '"joint"', '"profiled"'],

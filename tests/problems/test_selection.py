@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from scipy import optimize
 
 import pilescore as ps
 from pilescore import cli
@@ -569,6 +570,7 @@ def outcome(pile=0.0, ends=(0.0, 0.001), **changes):
         ({}, ""),
         ({"at_bounds": {"rate": "upper"}}, "rate is at its upper bound: the data favour a value beyond it"),
         ({"standard_errors": {"rate": float("nan")}}, "rate has no standard error"),
+        ({"standard_errors": {"rate": float("nan")}, "degrees_of_freedom": -1.0}, "n − p = −1: too few data"),
         ({"status": "stalled", "reason": "no step lowers PILE"}, "not converged: no step lowers PILE"),
         ({"at_bounds": {"physics.0.rho": "upper"}}, ""),  # the diagnosis says it
         ({"ends": (0.0, 1.0)}, "only one of 2 starts reached this score; the others are 50 nats"),
@@ -663,3 +665,47 @@ def test_report_and_predict_again(selected, tmp_path, capsys):
     assert code == 2
     assert "dx" in err
     assert not (tmp_path / "q.csv").exists()
+
+
+ESTIMATED = TEXT.replace("noise = 0.02\n", "").replace('equation = "dt', 'noise = 1e-3\nequation = "dt')
+ESTIMATED = ESTIMATED.replace('[[kernel]]\ntype = "matern"\nnu = 2.5\n', "").replace(
+    "[[equation]]",
+    """\
+twice = 2.0
+[derived]
+half_life = "log(twice)/rate"
+square = "rate**2"
+[[equation]]""",
+)
+
+
+def test_derived_quantities_and_degrees_of_freedom(tmp_path, capsys):
+    """The rate of a decay, with its noise estimated, as by least squares."""
+    path = problem_in(tmp_path / "problem", ESTIMATED)
+    assert cli.main(["check", str(path)]) == 0
+    assert "  derive half_life = log(twice)/rate\n  derive square = rate²\n" in capsys.readouterr().out
+    assert cli.main(["select", str(path), "--out", str(tmp_path / "out")]) == 0
+    found = ps.load_selection(tmp_path / "out")
+    rate, error = found.values["rate"], found.standard_errors["rate"]
+    table = pd.read_csv(path.parent / "deep" / "decay.csv")
+    least, covariance = optimize.curve_fit(lambda t, c, rate: c * np.exp(-rate * t), table["t"], table["u"])
+    assert rate == pytest.approx(least[1], abs=0.2 * error)
+    assert error == pytest.approx(np.sqrt(covariance[1, 1]), rel=0.03)
+    chosen = found.summary.chosen
+    assert chosen.degrees_of_freedom == pytest.approx(23.0, abs=0.3)
+    assert chosen.covariance.matrix == [[pytest.approx(error**2)]]
+    assert found.derived["half_life"].value == pytest.approx(np.log(2) / rate)
+    assert found.derived["half_life"].standard_error == pytest.approx(np.log(2) / rate**2 * error)
+    assert found.derived["square"].standard_error == pytest.approx(2 * rate * error)
+    stored = json.loads((tmp_path / "out" / "summary.json").read_text())["kernels"][0]
+    assert stored["derived"]["square"]["text"] == "rate²"
+    shown = with_error(found.derived["half_life"].value, found.derived["half_life"].standard_error)
+    sentence = f"standard errors use n − p = {chosen.degrees_of_freedom:.3g} degrees of freedom"
+    printed = capsys.readouterr().out
+    assert f"  half_life = log(twice)/rate = {shown}\n" in printed
+    assert f"  {sentence}\n" in printed
+    report = selection_report(found)
+    assert (shown, "half_life = log(twice)/rate; ± its standard error") in report.verdicts
+    section = next(section for section in report.sections if section.heading == "What was chosen")
+    assert sentence in section.paragraphs[1]
+    assert section.tables[1].rows[0] == ("half_life", "log(twice)/rate", shown)

@@ -110,7 +110,15 @@ def test_hessian_is_that_of_differences():
     assert best.curvature.hessian * np.outer(deviation, deviation) == pytest.approx(expected, abs=5e-3)
     errors = np.sqrt(np.diag(np.linalg.inv(best.curvature.hessian)))
     assert best.curvature.standard_errors == pytest.approx(dict(zip(over, errors, strict=True)), rel=1e-9)
-    assert list(best.standard_errors.values()) == pytest.approx(errors * slope, rel=1e-9)
+    # The noise is searched too: the rate has fewer degrees of freedom than the curvature knows.
+    assert list(best.standard_errors.values())[1:] == pytest.approx((errors * slope)[1:], rel=1e-9)
+    assert best.standard_errors["rate"] > errors[0] * slope[0]
+    assert np.sqrt(np.diag(best.covariance)) == pytest.approx(list(best.standard_errors.values()), rel=1e-12)
+    correlations = [
+        matrix / np.sqrt(np.outer(np.diag(matrix), np.diag(matrix)))
+        for matrix in (best.covariance, np.linalg.inv(best.curvature.hessian))
+    ]
+    assert correlations[0] == pytest.approx(correlations[1], abs=1e-9)
 
 
 def test_only_a_product_is_determined():

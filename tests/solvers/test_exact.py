@@ -40,7 +40,7 @@ def test_tolerance_is_relative_to_the_prior_deviation_of_the_operator() -> None:
 def test_tolerance_follows_large_values_and_vanishing_operators() -> None:
     large = exact_model(ps.identity, 1e3)
     assert np.sqrt(with_tolerances(large).noise[-1]) == pytest.approx(10 * TOLERANCE * 1e3)
-    vanishing = exact_model(ps.coefficient("a", lambda p: jnp.where(p[0] < 1, 0.0, 1.0)) * ps.identity, 0.0)
+    vanishing = exact_model(ps.coefficient(lambda p: jnp.where(p[0] < 1, 0.0, 1.0)) * ps.identity, 0.0)
     noise = with_tolerances(vanishing).noise[vanishing.rows[1]]
     assert np.all(noise == noise[0])
 

@@ -17,11 +17,19 @@ from ..errors import ClusterError, PilescoreError, PrecisionWarning, UnresolvedW
 from ..inference import Score, at_profiled_scale, pile, systems_of
 from ..model import Model
 from ..nonlinear import Solution
-from ..search import Minimum, RunOptions, SearchOptions, failed_row, minimize, row, search_space
+from ..search import Minimum, RunOptions, SearchOptions, derived_value, failed_row, minimize, row, search_space
 from .description import parameter_text
 from .prediction import parameter_covariance
 from .problem import Problem
-from .summary import CheckSummary, DescentSummary, DiagnosisSummary, KernelResult, KernelScore, SolutionSummary
+from .summary import (
+    CheckSummary,
+    DerivedSummary,
+    DescentSummary,
+    DiagnosisSummary,
+    KernelResult,
+    KernelScore,
+    SolutionSummary,
+)
 
 SEARCH = SearchOptions(tolerance=1e-7, max_evaluations=300)
 """The options of one descent. The chosen numbers do not need many digits."""
@@ -64,10 +72,16 @@ def search_kernel(
                 scored = KernelScore(**row(model, fixed))
                 if score.profiled and math.isfinite(scored.pile):
                     model = at_profiled_scale(model, pile(model, score))
-                values = _rescaled(problem, model)
-                return KernelResult(name=name, row=scored, values=values, score=fixed.given, why=fixed.described(model))
-            best, ranges = _minimum(problem, name, save, progress, client, score)
-            covariance = parameter_covariance(best, ranges)
+                return KernelResult(
+                    name=name,
+                    row=scored,
+                    values=_rescaled(problem, model),
+                    derived=_derived(problem, model, {}, None),
+                    score=fixed.given,
+                    why=fixed.described(model),
+                )
+            best = _minimum(problem, name, save, progress, client, score)
+            covariance = parameter_covariance(best, problem.inferred)
     except PilescoreError as failure:
         if isinstance(failure, OSError | ClusterError):  # not the fault of the kernel
             raise
@@ -79,6 +93,8 @@ def search_kernel(
         values=values,
         standard_errors=dict.fromkeys(values, math.nan) | dict(best.standard_errors),
         covariance=covariance,
+        degrees_of_freedom=best.degrees_of_freedom,
+        derived=_derived(problem, best.model, best.values, best.covariance),
         at_bounds=dict(best.at_bounds),
         status=best.status,
         reason=best.reason,
@@ -92,6 +108,17 @@ def search_kernel(
     )
 
 
+def _derived(
+    problem: Problem, model: Model, values: Mapping[str, float], covariance: np.ndarray | None
+) -> dict[str, DerivedSummary]:
+    """Return the derived quantities of the problem, given the chosen values and their covariance."""
+    found = {name: derived_value(each, model, values, covariance) for name, each in problem.derived.items()}
+    return {
+        name: DerivedSummary(text=problem.derived[name].text, value=each.value, standard_error=each.standard_error)
+        for name, each in found.items()
+    }
+
+
 def _rescaled(problem: Problem, model: Model) -> dict[str, float]:
     """Return the temperatures that a profiled score has rescaled, whether or not they were searched."""
     if not problem.score.profiled:
@@ -102,8 +129,8 @@ def _rescaled(problem: Problem, model: Model) -> dict[str, float]:
 
 def _minimum(
     problem: Problem, name: str, save: Path, progress: bool | None, client: Any, score: Score
-) -> tuple[Minimum, dict[str, tuple[float, float]]]:
-    """Return the minimum from all starts, and the ranges of inferred parameters in which its curvature is measured.
+) -> Minimum:
+    """Return the minimum from all starts.
 
     A parameter of an equation is often determined a thousand times more sharply than hyperparameters, which a descent
     over its whole range then hardly moves. The search therefore continues in a range of a few standard deviations, as
@@ -146,7 +173,7 @@ def _minimum(
         best = dataclasses.replace(last, at_bounds=sides, **kept)
         if gain < MIN_GAIN_NATS and not {*last.at_bounds} & {*narrow}:
             break
-    return best, ranges
+    return best
 
 
 def _narrowed(
@@ -246,9 +273,13 @@ def selection_warnings(
         if side:
             yield f"{name} is at its {side} bound: the data favour a value beyond it, or the problem has a mistake"
         elif name in result.standard_errors and not math.isfinite(result.standard_errors[name]):
+            left = result.degrees_of_freedom
+            why = "the score has no clear minimum"
+            if left is not None and left <= 0:
+                why = f"n − p = {left:.3g}: too few data".replace("= -", "= −")
             yield (
-                f"{name} has no standard error: the score has no clear minimum; the standard deviations of "
-                "predictions do not include its uncertainty"
+                f"{name} has no standard error: {why}; the standard deviations of predictions do not include its "
+                "uncertainty"
             )
     size = result.row.size or 0
     ends = [0.5 * size * descent.pile for descent in result.descents]

@@ -19,7 +19,7 @@ from jaxtyping import Float
 
 from ..domains import Box
 from ..equations import RESERVED, Parameter
-from ..equations.text import Language
+from ..equations.text import Language, ParameterFunction
 from ..errors import InputError, describe, listed, require
 from ..inference import as_score
 from ..kernels import RBF, AnisotropicRBF, Kernel, Matern, Periodic, RationalQuadratic
@@ -99,6 +99,7 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
     if context is None:
         log.raise_any()
     assert context is not None
+    derived = sections.derived(context)
     check_conditions(parsed["condition"], context)
     check_periodic(parsed["condition"], context)
     check_measurements(parsed["data"], context)
@@ -149,6 +150,7 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
         files=files,
         digest=digest((document.path.parent / name).read_bytes() for name in (document.path.name, *files)),
         solver=solver,
+        derived=derived,
     )
 
 
@@ -197,6 +199,18 @@ class _Sections:
             if text is None or log.attempt(("functions", name), _define, language, name, str(text)) is None:
                 return None
         return ParsingContext(box, language, unknown, self.document.path.parent, log)
+
+    def derived(self, context: ParsingContext) -> dict[str, ParameterFunction]:
+        """Return the quantities of the section [derived]."""
+        quantities: dict[str, ParameterFunction] = {}
+        for name, raw in self._mapping("derived").items():
+            place, text = ("derived", name), self._entry("expression", raw, ("derived", name))
+            if name in TAKEN_NAMES:
+                self.log(place, f"found {name!r}; expected another name, since every model has its own {name}")
+            elif text is not None:
+                made = self.log.attempt(place, context.language.derived, name, str(text))
+                quantities |= {} if made is None else {name: made}
+        return quantities
 
     def tables(self, key: str, context: ParsingContext | None) -> list[Any]:
         """Return what the valid tables `[[key]]` describe; a single table `[key]` is accepted too."""
@@ -292,7 +306,7 @@ class _Sections:
         return raw if isinstance(raw, Mapping) else {}
 
     def _entry(self, field: str, raw: Any, place: Place) -> Any:
-        """Return the value of one entry of [domain], [parameters] or [functions]."""
+        """Return the value of one entry of [domain], [parameters], [functions] or [derived]."""
         found = schema.validated(schema.SingleEntry, {field: raw}, place, lambda _, text: self.log(place, text))
         return None if found is None else getattr(found, field)
 

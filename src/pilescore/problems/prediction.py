@@ -19,7 +19,7 @@ from ..inference import Posterior, left_out_residuals, left_out_variances, poste
 from ..model import Model
 from ..nonlinear import Solution, linearise_in_jets, solve_nonlinear
 from ..search import Minimum, with_nodes
-from ..solvers import EPS, with_tolerances
+from ..solvers import with_tolerances
 from .description import block_text
 from .problem import Problem
 from .summary import BlockSummary, ParameterCovariance
@@ -142,29 +142,17 @@ class _TabulatedOperator(Operator):
         return jnp.asarray(np.stack([self.by_point[np.asarray(point).tobytes()] for point in points], axis=1))
 
 
-def parameter_covariance(best: Minimum, ranges: Mapping[str, tuple[float, float]]) -> ParameterCovariance | None:
-    """Return the covariance of inferred parameters from the curvature of the score; None if it has none.
+def parameter_covariance(best: Minimum, inferred: Sequence[str]) -> ParameterCovariance | None:
+    """Return the covariance of inferred parameters at a minimum; None if they have none.
 
-    Parameters
-    ----------
-    best
-        The minimum.
-    ranges
-        The bounds within which each parameter was searched; the curvature is in units of them.
+    Parameters without a standard error, such as those at a bound, are left out.
     """
-    curvature = best.curvature
-    names = [] if curvature is None else [name for name in ranges if name in curvature.names]
-    if curvature is None or not names or not np.isfinite([curvature.standard_errors[name] for name in names]).all():
+    names = [name for name in inferred if np.isfinite(best.standard_errors[name])]
+    if best.covariance is None or not names:
         return None
-    rows = [curvature.names.index(name) for name in names]
-    eigenvalues, vectors = np.linalg.eigh(curvature.hessian)
-    # Eigenvalues below rounding may be negative. The block of the inverse marginalises the hyperparameters; inverting
-    # the block of the Hessian would take them as known.
-    inverse = (vectors / np.maximum(eigenvalues, EPS * eigenvalues[-1])) @ vectors.T
-    deviations = np.sqrt(inverse.diagonal()[rows])
-    correlations = inverse[np.ix_(rows, rows)] / np.outer(deviations, deviations)
-    errors = np.array([best.standard_errors[name] for name in names])
-    return ParameterCovariance(names=names, matrix=(correlations * np.outer(errors, errors)).tolist())
+    # The block of the covariance marginalises the hyperparameters; they are not taken as known.
+    rows = [list(best.values).index(name) for name in names]
+    return ParameterCovariance(names=names, matrix=best.covariance[np.ix_(rows, rows)].tolist())
 
 
 def _residuals(predictor: Predictor) -> np.ndarray:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from ..domains import Box
 from ..equations import Nonlinear, Operator
-from ..equations.text import Language
+from ..equations.text import Language, ParameterFunction
 from ..inference import NAMED_SCORES, Score
 from ..model import Model
 from ..solvers import Solver
@@ -90,6 +90,8 @@ class Problem:
     """A digest of the problem file and its data files at the time of loading."""
     solver: Solver | None = None
     """The solver, if the file has a section [solver]; the models have it too."""
+    derived: Mapping[str, ParameterFunction] = dataclasses.field(default_factory=dict)
+    """The quantities derived from parameters, by name."""
 
     @property
     def model(self) -> Model:

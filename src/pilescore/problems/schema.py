@@ -342,6 +342,10 @@ class WholeFile(TomlTable):
         dict[str, Any], Field(description="numbers, or { unknown = [low, high] } for a parameter to infer")
     ] = {}
     functions: Annotated[dict[str, Any], Field(description='expressions by name, as f = "sin(pi*x)"')] = {}
+    derived: Annotated[
+        dict[str, Any],
+        Field(description='expressions of parameters whose values and standard errors are wanted, as S = "4*k*c"'),
+    ] = {}
     equation: Annotated[Any, Field(description="tables [[equation]]")] = ()
     condition: Annotated[Any, Field(description="tables [[condition]]")] = ()
     data: Annotated[Any, Field(description="tables [[data]]")] = ()
@@ -354,7 +358,7 @@ class WholeFile(TomlTable):
 
 
 class SingleEntry(TomlTable):
-    """One entry of the tables [domain], [parameters] and [functions], whose keys the user chooses."""
+    """One entry of the tables [domain], [parameters], [functions] and [derived], whose keys the user chooses."""
 
     interval: Annotated[
         Interval | None, Field(description="an interval [low, high] of two plain numbers, low < high")

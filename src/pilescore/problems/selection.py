@@ -24,7 +24,7 @@ from ..inference import Posterior, system_losses
 from ..model import Model, find, named_paths
 from ..nonlinear import Solution
 from ..parallel import checked_client
-from ..search import ranked
+from ..search import Derived, ranked
 from ..storage import DIGEST, RESULTS, SUMMARY, DatasetFile, Folder, replace
 from .kernel_search import diagnose_choice, search_kernel, selection_warnings, solution_summary
 from .loading import digest, load_problem
@@ -91,6 +91,12 @@ class Selection:
     def standard_errors(self) -> dict[str, float]:
         """Their standard errors; NaN if unknown."""
         return dict(self.summary.chosen.standard_errors)
+
+    @property
+    def derived(self) -> dict[str, Derived]:
+        """The derived quantities of the problem file, each with its value and standard error."""
+        stored = self.summary.chosen.derived
+        return {name: Derived(each.value, each.standard_error) for name, each in stored.items()}
 
     @property
     def roles(self) -> dict[str, str]:

@@ -54,6 +54,15 @@ class ParameterCovariance(Stored):
     matrix: list[list[float]]
 
 
+class DerivedSummary(Stored):
+    """A quantity derived from parameters."""
+
+    text: str
+    """Its formula."""
+    value: Number
+    standard_error: Number
+
+
 class KernelResult(Stored):
     """The result of the search with one kernel."""
 
@@ -62,6 +71,9 @@ class KernelResult(Stored):
     values: dict[str, float] = {}
     standard_errors: dict[str, Number] = {}
     covariance: ParameterCovariance | None = None
+    degrees_of_freedom: float | None = None
+    """`n − p` of the standard errors of inferred parameters; None if the noise of the data is given."""
+    derived: dict[str, DerivedSummary] = {}
     at_bounds: dict[str, Literal["lower", "upper"]] = {}
     status: str = "fixed"
     reason: str = ""

@@ -3,7 +3,7 @@
 from ..diagnosis import digits
 from .contents import Curve, Figure, Lines, Mark, Picture, Report, Section, TextTable
 from .page import write_report
-from .selection import chosen_text, ordered, selection_report
+from .selection import chosen_text, ordered, selection_report, with_error
 
 __all__ = [
     "Curve",
@@ -18,5 +18,6 @@ __all__ = [
     "digits",
     "ordered",
     "selection_report",
+    "with_error",
     "write_report",
 ]

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..diagnosis import Finding, digits
 from ..problems import Selection, parameter_text, score_text
+from ..search import degrees_text
 from .contents import Curve, Figure, Lines, Mark, Panel, Picture, Report, Section, TextTable
 
 SIGNED_ROLES = ("coefficient", "angle", "number")
@@ -85,6 +86,10 @@ def _verdicts(selection: Selection, readings: int) -> tuple[tuple[str, str], ...
         known = np.isfinite(errors[name])
         note = "inferred, ± its standard error" if known else "inferred; it has no standard error"
         verdicts.append((with_error(selection.values[name], errors[name]), f"{name}, {note}"))
+    for name, quantity in [*selection.summary.chosen.derived.items()][:3]:
+        known = np.isfinite(quantity.standard_error)
+        note = "± its standard error" if known else "it has no standard error"
+        verdicts.append((with_error(quantity.value, quantity.standard_error), f"{name} = {quantity.text}; {note}"))
     score = f"{score_text(selection.problem)} per observation (lower is better)"
     verdicts.append((digits(selection.summary.pile), score))
     if readings:
@@ -231,6 +236,9 @@ def _readings(selection: Selection) -> Section:
 
 def _chosen(selection: Selection) -> Section:
     result = selection.summary.chosen
+    quantities = [(name, q.text, with_error(q.value, q.standard_error)) for name, q in result.derived.items()]
+    header = ("quantity", "formula", "value")
+    derived = (TextTable("Derived quantities.", header, tuple(quantities)),) if quantities else ()
     rows = []
     for name in ordered(selection):
         bounds = _bounds(selection.problem.over[selection.kernel], name)
@@ -244,13 +252,25 @@ def _chosen(selection: Selection) -> Section:
             )
         )
     if not rows:
-        return Section("What was chosen", ("The problem file fixes all numbers: there was nothing to choose.",))
+        fixed = "The problem file fixes all numbers: there was nothing to choose."
+        return Section("What was chosen", (fixed,), (), derived)
     text = (
         f"Found by {_many(len(result.descents), 'descent')} on the exact gradient, with {result.evaluations} "
         "evaluations. Standard errors come from the curvature of the score; a number at a bound has none."
     )
-    header = ("number", "chosen", "bounds", "")
-    return Section("What was chosen", (text,), (), (TextTable("Chosen values.", header, tuple(rows)),))
+    left = result.degrees_of_freedom
+    freedom = () if left is None else (_freedom(left),)
+    chosen = TextTable("Chosen values.", ("number", "chosen", "bounds", ""), tuple(rows))
+    return Section("What was chosen", (text, *freedom), (), (chosen, *derived))
+
+
+def _freedom(left: float) -> str:
+    """Return a paragraph about the degrees of freedom of the standard errors of inferred parameters."""
+    text = "The noise of the data was estimated together with the parameters: "
+    text += degrees_text(left)
+    if left > 0:
+        text += ", the readings minus the parameters and the free constants of the solution, as in least squares"
+    return f"{text}."
 
 
 def _bounds(over: Mapping[str, Any], name: str) -> tuple[float, float] | None:

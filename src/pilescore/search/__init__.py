@@ -10,6 +10,9 @@ from .choice import default_bounds as default_bounds
 from .choice import free_name as free_name
 from .comparison import compare
 from .comparison import ranked as ranked
+from .degrees_of_freedom import degrees_text as degrees_text
+from .derived import Derived
+from .derived import derived_value as derived_value
 from .descent import Curvature, DescentResult
 from .descent import find_curvature as find_curvature
 from .landscape import data_free_landscape
@@ -30,6 +33,7 @@ from .sweeps import sweep
 __all__ = [
     "Choice",
     "Curvature",
+    "Derived",
     "DescentResult",
     "Minimum",
     "Resolution",

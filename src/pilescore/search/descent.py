@@ -16,6 +16,7 @@ from ..errors import PilescoreError
 from ..inference import Pile, Score, WarmStart, systems_of
 from ..parallel import ONE_BLAS_THREAD, cores, threads
 from .objective import DescentStart, Evaluated, Objective, SearchStoppedError
+from .space import SearchSpace
 
 FIRST_STEP = 0.5
 """The length of the first step in the coordinate that moves most: half a unit of a logarithm, or half a range."""
@@ -110,6 +111,8 @@ class Curvature:
     flat: tuple[Mapping[str, float], ...]
     """Unit vectors along which the evidence is nearly constant: one standard deviation leaves the bounds, or the
     evidence rises slightly on both sides."""
+    covariance: Float[np.ndarray, "q q"]
+    """The inverse Hessian with the same provisions: its diagonal holds the squares of `standard_errors`."""
 
 
 class Descent:
@@ -342,19 +345,27 @@ def find_curvature(
         objective.cancel()
     hessian = 0.5 * (hessian + hessian.T)
     eigenvalues, vectors = np.linalg.eigh(hessian)
-    low, high = np.array(space.bounds).T
-    # The eigenvalue at which one standard deviation along a direction reaches from one bound to the other.
-    least = (np.abs(vectors) / (high - low)[rows, None]).max(axis=0) ** 2
+    least = least_curvature(space, rows, vectors)
     covariance = vectors / np.maximum(eigenvalues, least) @ vectors.T
-    variances = covariance.diagonal()
     if objective.score.profiled:
         # A profiled temperature is τ·η̂: log η̂ adds its own variance 2/N and its covariance with the coordinates.
-        moved = covariance @ scale
-        variances = variances + space.temperatures[rows] * (2.0 * moved + scale @ moved + 2.0 / size)
+        moved, rescaled = covariance @ scale, space.temperatures[rows].astype(float)
+        both = np.outer(rescaled, moved)
+        covariance = covariance + both + both.T + np.outer(rescaled, rescaled) * (scale @ moved + 2.0 / size)
     if np.any(eigenvalues <= -np.maximum(least, SADDLE_NATS)):
-        variances = np.full(len(rows), math.nan)
+        covariance = np.full_like(covariance, math.nan)
+    errors = dict(zip(free, np.sqrt(covariance.diagonal()).tolist(), strict=True))
     flat = [dict(zip(free, vector.tolist(), strict=True)) for vector in vectors.T[eigenvalues < least]]
-    return Curvature(tuple(free), hessian, dict(zip(free, np.sqrt(variances).tolist(), strict=True)), tuple(flat))
+    return Curvature(tuple(free), hessian, errors, tuple(flat), covariance)
+
+
+def least_curvature(
+    space: SearchSpace, rows: Sequence[int], vectors: Float[np.ndarray, "q q"]
+) -> Float[np.ndarray, " q"]:
+    """Return the curvature at which one standard deviation along each column reaches from one bound to the other."""
+    low, high = np.array(space.bounds).T
+    least: Float[np.ndarray, " q"] = (np.abs(vectors) / (high - low)[rows, None]).max(axis=0) ** 2
+    return least
 
 
 def _neighbours(u: Float[np.ndarray, " p"], row: int, step: float) -> list[Float[np.ndarray, " p"]]:

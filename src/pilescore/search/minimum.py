@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from ..nonlinear import Solution
 from ..parallel import cluster_errors, progress_bar
 from ..solvers import IMPRECISE, IMPRECISE_NATS
 from ..storage import DatasetFile
+from .degrees_of_freedom import DegreesOfFreedom, degrees_of_freedom, degrees_text
+from .derived import Derived, derived_value
 from .descent import Curvature, DescentResult, Status
 from .fingerprint import fingerprint, function_values, ten_digits
 from .objective import EvaluationLog, Objective
@@ -56,7 +58,8 @@ class Minimum:
     values: Mapping[str, float]
     """The chosen hyperparameters."""
     standard_errors: Mapping[str, float]
-    """Their standard errors from the curvature of the evidence; NaN at a bound, or without a curvature."""
+    """Their standard errors from the curvature of the evidence; NaN at a bound, or without a curvature. If the noise of
+    the data was searched too, those of coefficients use `n − p` degrees of freedom, as in least squares."""
     at_bounds: Mapping[str, Side]
     """Hyperparameters that ended at a bound: beyond it the evidence is higher."""
     curvature: Curvature | None
@@ -75,6 +78,42 @@ class Minimum:
     """What was scored, and given what, in words."""
     resolution: Resolution | None = None
     """Whether the nodes of exact equations suffice; None if no equation is exact."""
+    covariance: Float[np.ndarray, "p p"] | None = None
+    """The covariance of the chosen hyperparameters, in the order of `values`: its diagonal holds the squares of
+    `standard_errors`. NaN for those at a bound; None without a curvature."""
+    degrees_of_freedom: float | None = None
+    """`n − p`, if coefficients and the noise of data were searched together: `n` data with a searched noise, minus the
+    coefficients and the free constants of the solution (in general the trace of the smoother). None if the noise was
+    given, or ended at a bound: standard errors then follow from the given noise."""
+    ties: Ties = dataclasses.field(default_factory=dict)
+    """The hyperparameters that follow others, as given to `minimize`."""
+
+    def derived(self, function: Callable[[Mapping[str, Any]], Any]) -> Derived:
+        """Return a function of hyperparameters at the minimum, with its standard error by the delta method.
+
+        The variance is `gᵀVg`, with the gradient `g` by the searched values and their `covariance` `V`. It is right to
+        first order: the function should be nearly linear within a few standard errors.
+
+        Parameters
+        ----------
+        function
+            A JAX function of the model's hyperparameters by name, known and searched ones: `lambda p: 4 * p["k"] *
+            p["c"]`. Its value is one number.
+
+        Examples
+        --------
+        >>> import numpy as np, pilescore as ps
+        >>> line = ps.Box(t=(0, 3))
+        >>> (dt,) = ps.partials(line)
+        >>> t = np.linspace(0, 3, 25)
+        >>> u = np.exp(-0.7 * t) + 0.02 * np.random.default_rng(0).standard_normal(25)
+        >>> cooling = ps.impose(dt + ps.parameter("rate", 1.0), 0.0, on=line.interior(ps.GaussLegendre(9)), noise=1e-3)
+        >>> model = ps.Model(ps.RBF(2.0), ps.observe(ps.identity, u, at=t), cooling, gamma=0.001)
+        >>> best = ps.minimize(model, {"rate": (0.1, 10), "gamma": (1e-5, 1)}, score="given_physics")
+        >>> best.derived(lambda p: np.log(2) / p["rate"])  # the half-life
+        Derived(0.983863 ± 0.016)
+        """
+        return derived_value(function, self.model, self.values, self.covariance, self.ties)
 
     @property
     def solution(self) -> Solution | None:
@@ -101,6 +140,8 @@ class Minimum:
             ends = sorted((descent.pile for descent in self.descents), key=lambda end: (math.isnan(end), end))
             shown = [f"{end:.4g}" for end in ends[:8]] + ["…"] * (len(ends) > 8)
             lines.append(f"  {len(self.descents)} starts ended at " + ", ".join(shown))
+        if self.degrees_of_freedom is not None:
+            lines.append(f"  {degrees_text(self.degrees_of_freedom)}")
         if self.resolution is not None and not self.resolution.resolved:
             lines.append(f"  {self.resolution.text}")
         return "\n".join(lines) + ")"
@@ -204,23 +245,44 @@ def _minimum(found: Found, steps: Steps) -> Minimum:
         )
     if found.resolution is not None and not found.resolution.resolved:
         warnings.warn(found.resolution.text, UnresolvedWarning, stacklevel=3)
-    slope = dict(zip(space.names, space.slope(values), strict=True))
-    errors = {} if found.curvature is None else found.curvature.standard_errors
+    curvature, interrupted, degrees = found.curvature, found.interrupted, None
+    if curvature is not None:
+        try:
+            degrees = degrees_of_freedom(space, values, chosen, curvature, found.best.warm_start)
+        except KeyboardInterrupt:
+            curvature, interrupted = None, True
+    covariance = None if curvature is None else _covariance(space, values, curvature, degrees)
+    errors = [math.nan] * len(values) if covariance is None else np.sqrt(covariance.diagonal()).tolist()
     return Minimum(
         chosen,
         pile,
         space.by_name(values),
-        {name: float(slope[name]) * errors.get(name, math.nan) for name in space.names},
+        dict(zip(space.names, errors, strict=True)),
         found.at_bounds,
-        found.curvature,
+        curvature,
         tuple(descent.result() for descent in found.descents),
-        "interrupted" if found.interrupted else found.best.status,
-        "interrupted: this is the best so far" if found.interrupted else found.best.reason,
+        "interrupted" if interrupted else found.best.status,
+        "interrupted: this is the best so far" if interrupted else found.best.reason,
         steps.evaluations,
         scoring,
         found.why or scoring.described(chosen),
         found.resolution,
+        covariance,
+        None if degrees is None else degrees.remaining,
+        space.ties,
     )
+
+
+def _covariance(
+    space: SearchSpace, values: Float[np.ndarray, " p"], curvature: Curvature, degrees: DegreesOfFreedom | None
+) -> Float[np.ndarray, "p p"]:
+    """Return the covariance of searched values from the curvature in coordinates; NaN for those without curvature."""
+    inflation = {} if degrees is None else degrees.inflation
+    rows = [space.names.index(name) for name in curvature.names]
+    scale = space.slope(values)[rows] * [inflation.get(name, 1.0) for name in curvature.names]
+    covariance = np.full((len(values), len(values)), math.nan)
+    covariance[np.ix_(rows, rows)] = curvature.covariance * np.outer(scale, scale)
+    return covariance
 
 
 def prepare(

@@ -107,7 +107,7 @@ def _floors(model: Model) -> dict[str, Float[np.ndarray, "..."]]:
         if factor is None or (role == "length" and name.rsplit(".", 1)[0] in relative):
             continue
         shape = np.shape(values[name])
-        floors[name] = factor * (gaps if shape == gaps.shape else np.full(shape, gaps.max()))
+        floors[name] = np.asarray(factor * (gaps if shape == gaps.shape else np.full(shape, gaps.max())))
     return floors
 
 

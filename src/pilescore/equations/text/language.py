@@ -74,6 +74,25 @@ class KnownFunction:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class ParameterFunction:
+    """A function of the inferred parameters alone; call it with their values by name.
+
+    `text` is its formula.
+    """
+
+    text: str
+    parameters: tuple[str, ...]
+    compute: Callable[..., Any] = dataclasses.field(repr=False)
+
+    def __call__(self, values: Mapping[str, Any]) -> Array:
+        """Return the value; other names are ignored."""
+        return jnp.asarray(self.compute(**{name: values[name] for name in self.parameters}), dtype=float)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class ParsedEquation:
     """`operator(u) = source`; the operator is a `Nonlinear` if it cannot be linear."""
 
@@ -193,6 +212,32 @@ class Language:
     def function(self, text: str) -> KnownFunction:
         """Return a known function, which contains neither the unknown nor an inferred parameter."""
         return self._function(self._known(parse(text)))
+
+    def derived(self, name: str, text: str) -> ParameterFunction:
+        """Return a quantity with a name of its own: an expression of parameters, known and inferred ones.
+
+        Examples
+        --------
+        >>> from pilescore.equations.text import Language
+        >>> quantity = Language(["t"], numbers={"c": 3.0}, inferred={"k": 0.5}).derived("S", "4*k*c")
+        >>> quantity, float(quantity({"k": 2.0}))
+        (ParameterFunction(text='4 c k', parameters=('k',)), 24.0)
+        """
+        check_name(name, "derived quantity", self.names, self._meaning)
+        tree = parse(text)
+        form = self._evaluator.form(tree)
+        if form.has_unknown:
+            raise self._first(tree, [self.unknown]).error(f"expected an expression without {self.unknown}")
+        algebra = self._forms.algebra
+        with _blaming(tree):
+            expression = self._forms.whole(form)
+            function = algebra.pointwise(expression, False)
+        depends = [self.names[axis] for axis in sorted(expression.depends) if axis < len(self.names)]
+        if depends:
+            where = self._first(tree, depends)
+            raise where.error(f"depends on {listed(depends)}; expected an expression of parameters and numbers")
+        point = jnp.zeros(len(self.names))
+        return ParameterFunction(expression.text, tuple(function.parameters), functools.partial(function, point))
 
     def coefficient(self, text: str) -> Operator:
         """Return multiplication by an expression without the unknown; it may contain inferred parameters."""
