@@ -37,6 +37,10 @@ search. `log det C` changes by the root of the decrement, and a search needs man
 CONTINUATION = (1e4, 1e2, 1.0)
 """The successive factors of all noise variances."""
 
+LOOSER = (100.0, 10.0)
+"""The successive factors of the tolerances of exact equations. Unlike `CONTINUATION` they leave the data their weight,
+which keeps the solution near the data while the valley around the exact solutions narrows."""
+
 MAX_ESCAPES = 3
 """How many times the iteration may leave a stationary point that is not a minimum."""
 
@@ -266,17 +270,26 @@ class _Attempts:
 
     def run(self, start: StartPoint, budget: int, levels: tuple[float, ...]) -> PilescoreError | None:
         """Run from a start; return the error if `P` is not defined there or far too steep."""
-        iteration = GaussNewton(self.functionals, self.tolerance, budget, self.explain, newton_step, self.update)
-        try:
-            estimate = _minimum(iteration, start, levels)
-        except (InputError, NotPositiveDefiniteError) as error:
-            self.failure = self.failure or error
-            return error
-        finally:
-            self.count += len(iteration.steps)
+        for factor in (*LOOSER, 1.0) if self.is_curved_and_exact else (1.0,):
+            loosened = _loosened(self.functionals, factor)
+            tolerance = self.tolerance if factor == 1.0 else LOOSE_DECREMENT
+            iteration = GaussNewton(loosened, tolerance, budget, self.explain, newton_step, self.update)
+            try:
+                estimate = _minimum(iteration, start, levels)
+            except (InputError, NotPositiveDefiniteError) as error:
+                self.failure = self.failure or error
+                return error
+            finally:
+                self.count += len(iteration.steps)
+            start, levels = estimate.expansion, (1.0,)
         if self.best is None or _rank(estimate) < _rank(self.best):
             self.best = estimate
         return None
+
+    @property
+    def is_curved_and_exact(self) -> bool:
+        """Whether a nonlinear equation is exact: the objective is then a narrow, curved valley."""
+        return any(each.block.exact and each.curved for each in self.functionals.nonlinear_blocks)
 
     def is_good(self) -> bool:
         """Whether there is no reason to look for a better solution."""
@@ -291,6 +304,15 @@ class _Attempts:
             assert self.failure is not None
             raise self.failure
         return self.best
+
+
+def _loosened(functionals: Functionals, factor: float) -> Functionals:
+    """Return the functionals of the model with tolerances of exact blocks that are larger by a factor."""
+    if factor == 1.0:
+        return functionals
+    model = functionals.model
+    physics = [b.within(factor / np.sqrt(b.weights)) if b.exact else b for b in model.physics]
+    return dataclasses.replace(functionals, model=model.replace(physics=physics))
 
 
 def as_solution(estimate: MapEstimate, factorisations: int) -> Solution:

@@ -24,8 +24,8 @@ CONTRADICTED = 300.0
 """The residual of an exact row, in tolerances, above which the exact blocks contradict each other."""
 
 SOURCE_FACTOR = 10.0
-"""How much larger the tolerance of imposed values is that are not zero. Scores may include their density, of which a
-tenfold tolerance keeps two more digits."""
+"""How much larger the tolerance of nonlinear equations is, and of imposed values that are not zero. Scores may include
+the density of these values, of which a tenfold tolerance keeps two more digits."""
 
 
 def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool = False) -> Model:
@@ -45,7 +45,7 @@ def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool =
         return model
     scale, blocks = _scale(model), list(model.blocks)
     for i in todo:
-        factor = 1.0 if blocks[i].is_homogeneous else SOURCE_FACTOR
+        factor = 1.0 if blocks[i].is_homogeneous and not blocks[i].is_nonlinear else SOURCE_FACTOR
         blocks[i] = blocks[i].within(factor * tolerance * _deviations(model, blocks[i], scale))
     return model.replace(physics=blocks[len(model.data) :])
 
