@@ -27,7 +27,7 @@ class Draw:
     failures: list[str]
     """The failures of its diagnosis, by name."""
     findings: list[str]
-    """Its other findings, by name, for information."""
+    """Its other findings, with their severity, for information: they do not count as a warning."""
     refused: str
     """The error message if there is no result, else empty."""
     seconds: float
@@ -90,7 +90,7 @@ def run_draw(yardstick: Yardstick, draw: int) -> Draw:
             measured=measured,
             warnings=list(found.summary.warnings),
             failures=[finding.name for finding in findings if finding.severity == "failure"],
-            findings=[finding.name for finding in findings if finding.severity != "failure"],
+            findings=[f"{finding.severity}: {finding.name}" for finding in findings if finding.severity != "failure"],
             refused="",
             seconds=time.perf_counter() - start,
         )
@@ -187,9 +187,10 @@ def totals(yardsticks: Sequence[Yardstick], rows: Mapping[str, Row]) -> str:
     good = count["better"] + count["equal"]
     missing = sum(judged.state == "no result" for judged in all_judged)
     refused = sum(judged.state == "refused" for judged in all_judged)
+    problems = f"{len(all_judged)} problem{'s' if len(all_judged) > 1 else ''}"
     return (
-        f"{len(all_judged)} problems: {count['better']} better, {count['equal']} equal, {count['worse']} worse (of "
-        f"these {refused} refused and {missing} without a result). Equal or better: {good / len(all_judged):.0%}. "
+        f"{problems}: {count['better']} better, {count['equal']} equal, {count['worse']} worse (of these {refused} "
+        f"refused and {missing} without a result). Equal or better: {good / len(all_judged):.0%}. "
         f"Silently wrong: {sum(judged.silent for judged in all_judged)}."
     )
 
