@@ -64,7 +64,7 @@ class RuleComparison:
     @property
     def error(self) -> float:
         """The true error of the diagnosed minimum."""
-        return self.choices[GIVEN if self.best.score.given_physics else PILE].error
+        return self.choices[GIVEN if self.best.score.given == "physics" else PILE].error
 
 
 def compare_rules(case: Case, model: ps.Model, seed: int) -> RuleComparison:

@@ -202,6 +202,7 @@ def data_free_pile(model: Model, *, refine: float | int = 1.5, tolerance: float 
     determinant = dataclasses.replace(determinant, lower=logdet.lower, upper=logdet.upper)
     # log det C = log det S + log det(I + S^-½ ηQ S^-½): the noise alone makes the constant.
     constant = float(np.log(2 * math.pi * model.noise).sum())
+    assert model.rho is not None
     return DataFreePile(determinant, constant, float(model.rho), float(model.eta))
 
 

@@ -127,9 +127,7 @@ def _rescaled(problem: Problem, model: Model) -> dict[str, float]:
     return {name: float(value) for name, value in model.parameters.items() if roles[name] in TEMPERATURE_ROLES}
 
 
-def _minimum(
-    problem: Problem, name: str, save: Path, progress: bool | None, client: Any, score: Score
-) -> Minimum:
+def _minimum(problem: Problem, name: str, save: Path, progress: bool | None, client: Any, score: Score) -> Minimum:
     """Return the minimum from all starts.
 
     A parameter of an equation is often determined a thousand times more sharply than hyperparameters, which a descent

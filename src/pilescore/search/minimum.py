@@ -26,7 +26,7 @@ from .fingerprint import fingerprint, function_values, ten_digits
 from .objective import EvaluationLog, Objective
 from .options import RunOptions, SearchOptions, check_options
 from .resolution import Resolution
-from .space import Side, Ties, search_space
+from .space import SearchSpace, Side, Ties, search_space
 from .steps import Found, Steps, is_contestable, start_points
 
 
@@ -132,7 +132,7 @@ class Minimum:
         lines = [f"Minimum(PILE {self.pile.value:.6g}, {self.status} after {self.evaluations} evaluations"]
         if self.why and self.model.physics:
             lines.append(f"  scored: {self.why}")
-        for name, value in self.values.items():
+        for name, value in sorted(self.values.items(), key=lambda item: item[0] not in self.at_bounds):
             note = f"  at its {self.at_bounds[name]} bound" if name in self.at_bounds else ""
             error = self.standard_errors[name]
             lines.append(f"  {name} = {value:.6g}" + (f" ± {error:.2g}" if math.isfinite(error) else "") + note)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
+from scipy.spatial import cKDTree
 
-from ...errors import PilescoreError
-from ...inference import Score, systems_of
+from ...covariance import prior_variances
+from ...errors import PilescoreError, PrecisionWarning, listed
+from ...inference import Posterior, Score, systems_of
 from ...model import Model
 from ...solvers import EPS, solve
 from ..context import DiagnosisContext
@@ -15,6 +18,13 @@ from ..findings import Finding
 
 FINER = 1.5
 """The finer rule has this many times the nodes on each axis."""
+
+EVADED, EVADED_FACTOR = 0.2, 3.0
+"""An equation is evaded between nodes if its deviation there is above the first as a fraction of the prior's, and above
+the second times that at the nodes."""
+
+MOST_BETWEEN = 500
+"""The largest number of points between nodes that are looked at."""
 
 LARGEST_REFINED = 5000
 """The largest number of observations with the finer rule."""
@@ -50,8 +60,21 @@ def unresolved_quadrature(context: DiagnosisContext) -> Finding:
         finer = [block.refined(FINER) for block in model.physics]
     except Exception as failure:  # a user's function may raise anything at other points
         return context.skip(name, f"Values at the nodes of a finer rule fail: {failure}")
+    fixed = [label for label, new in zip(model.labels[len(model.data) :], finer, strict=True) if new is None]
+    evaded = _evaded(model, fixed)
+    if evaded:
+        return context.finding(
+            name,
+            math.inf,
+            "failure",
+            "the change of the evidence by a finer rule, in nats, is",
+            f"There are too few nodes: halfway between them {listed(evaded)} hardly holds.",
+            "more nodes, or a longer kernel: between its nodes the unknown evades the equation.",
+            not_refined=fixed,
+        )
     if all(block is None for block in finer):
-        return context.skip(name, "No rule can be refined: nodes are explicit, or have their own values or noise.")
+        reason = "No rule can be refined: nodes are explicit, or have their own values or noise. Between them it holds."
+        return context.skip(name, reason)
     blocks = [new or old for new, old in zip(finer, model.physics, strict=True)]
     size = sum(block.size for block in (*model.data, *blocks))
     if size > LARGEST_REFINED:
@@ -65,14 +88,39 @@ def unresolved_quadrature(context: DiagnosisContext) -> Finding:
     return context.finding(
         name,
         abs(after - before),
-        "note",
+        "failure",
         "the change of the evidence by a finer rule, in nats, is",
         f"There are too few nodes: with {FINER:g} times as many on each axis the free energy of the {what} changes by "
         f"{after - before:+.3g} nats.",
         "more nodes: a larger number in the rule of ps.impose.",
         energies=(before, after),
-        not_refined=[label for label, new in zip(model.labels[len(model.data) :], finer, strict=True) if new is None],
+        not_refined=fixed,
     )
+
+
+def _evaded(model: Model, labels: list[str]) -> list[str]:
+    """Return the blocks whose equation does not hold between nodes, and by how much, as text.
+
+    Halfway to the nearest other node, the variance of the equation's residual should be nearly as small as at the
+    nodes. If it is close to the prior variance instead, the unknown is free to evade the equation there.
+    """
+    texts = []
+    posterior = Posterior(solve(model, explain=False)) if labels else None
+    for label, block in zip(model.labels, model.blocks, strict=True):
+        operator = block.linear_operator
+        if label not in labels or block.is_functional or operator is None or block.size < 2 or posterior is None:
+            continue
+        tree = cKDTree(block.points)
+        nearest = tree.query(block.points, k=2)[1][:, 1]
+        between = 0.5 * (block.points + block.points[nearest])[:MOST_BETWEEN]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrecisionWarning)
+            left, at_nodes = (posterior.variance(where, operator) for where in (between, block.points[:MOST_BETWEEN]))
+        prior = float(model.eta) * prior_variances(model.kernel, between, operator)
+        share = math.sqrt(float(np.mean(left)) / float(np.mean(prior)))
+        if share > EVADED and np.mean(left) > EVADED_FACTOR**2 * np.mean(at_nodes):
+            texts.append(f"{label!r} (a standard deviation of {100 * share:.0f}% of the prior's)")
+    return texts
 
 
 def _comparable_energy(model: Model) -> float:
