@@ -280,8 +280,8 @@ def test_a_replaced_model_can_be_taken_apart():
 
     dx, _ = ps.partials(SQUARE)
     k = ps.coefficient(Growth(jnp.asarray(1.0)), "k")
-    model = ps.Model(ps.RBF(), physics=ps.impose(dx * (k * dx), 1.0, on=NODES)).replace({"k.a": 2.0})
-    again = ps.Model(model.kernel, physics=model.physics)
+    model = ps.Model(ps.RBF(), physics=ps.impose(dx * (k * dx), 1.0, on=NODES), rho=1.0).replace({"k.a": 2.0})
+    again = ps.Model(model.kernel, physics=model.physics, rho=1.0)
     assert again.parameters["k.a"] == 2.0
     assert ps.pile(again).value == pytest.approx(ps.pile(model).value, rel=1e-12)
 

@@ -172,12 +172,25 @@ def test_a_stretched_kernel_is_one_with_another_metric():
 
 
 def test_a_healthy_model_is_healthy():
-    found = ps.diagnose(line(), progress=False)
+    found = ps.diagnose(line(), score="joint", progress=False)
     assert found.healthy, found
     assert {each.name for each in found.checked} == set(CHECKS)
     assert tuple(CHECKS) == CHECK_NAMES
     assert found["ill_suited_kernel"].status == "skipped"
     assert "at_bound" not in found
+
+
+def test_a_model_is_diagnosed_by_the_default_score_of_searches():
+    """All physics is zero, so the data are scored given it. By that score, shorter lengths are better."""
+    found = ps.diagnose(line(), progress=False)
+    assert not found.healthy
+    assert [each.name for each in found.findings] == ["over_smoothed"]
+    gain = found["over_smoothed"].value
+    tried = (ps.pile(line(kernel=ps.RBF(0.25 * factor)), "given_physics").free_energy for factor in (0.5, 0.25))
+    assert gain >= ps.pile(line(), "given_physics").free_energy - min(tried) > 3.0
+    assert found["over_smoothed"].value == ps.diagnose(line(), score="given_physics")["over_smoothed"].value
+    best = ps.minimize(line(), {"kernel.bandwidth": (0.05, 5.0)})
+    assert ps.diagnose(best, progress=False).healthy
     assert repr(found).startswith("Diagnosis: ")
 
 
@@ -406,7 +419,7 @@ def test_functions_that_fail_at_other_nodes_and_models_that_are_pickled():
     segment = ps.Box(x=(-1, 1))
     (d,) = ps.partials(segment)
     block = ps.impose(d**2, lambda p: 1 / p[0], on=segment.interior(ps.GaussLegendre(6)))
-    model = ps.Model(ps.RBF(0.5), physics=block)
+    model = ps.Model(ps.RBF(0.5), physics=block, rho=1.0)
     found = ps.diagnose(model, checks=["unresolved_quadrature"])["unresolved_quadrature"]
     assert found.status == "skipped"
     assert "finer rule" in found.meaning

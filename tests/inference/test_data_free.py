@@ -166,9 +166,9 @@ def test_unresolved_and_why() -> None:
 def test_landscapes_equal_single_scores() -> None:
     kernel = ps.RBF([0.6, 1.1])
     grid = {"rho": [0.3, 2.0], "kernel.bandwidth[1]": [0.5, 1.0, 2.0], "beta": [1.0, 3.0], "eta": [0.7]}
-    found = ps.data_free_landscape(ps.Model(kernel, physics=blocks()), grid)
+    model = ps.Model(kernel, physics=blocks(), rho=1.0)
+    found = ps.data_free_landscape(model, grid)
     assert found["value"].dims == tuple(grid)
-    model = ps.Model(kernel, physics=blocks())
     for rho, width, beta in ((0.3, 2.0, 1.0), (2.0, 0.5, 3.0), (0.3, 1.0, 3.0)):
         one = model.replace({"rho": rho, "kernel.bandwidth[1]": width, "beta": beta, "eta": 0.7})
         score = ps.data_free_pile(ps.Model(one.kernel, physics=one.physics, rho=rho, eta=0.7))

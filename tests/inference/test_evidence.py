@@ -673,7 +673,7 @@ def test_profiled_formula() -> None:
 
 def test_profiled_needs_a_value_that_is_not_zero() -> None:
     (d,) = ps.partials(LINE)
-    model = ps.Model(ps.RBF(0.5), physics=ps.impose(d, 0.0, on=LINE(ps.GaussLegendre(3))))
+    model = ps.Model(ps.RBF(0.5), physics=ps.impose(d, 0.0, on=LINE(ps.GaussLegendre(3))), rho=1.0)
     with pytest.raises(InputError, match="not zero"):
         ps.pile(model, score="profiled")
     with pytest.raises(InputError, match="profiled"):

@@ -142,7 +142,7 @@ def test_nothing_to_score_is_refused() -> None:
     with pytest.raises(ps.errors.InputError, match=r"nothing to score.*its values are zero"):
         ps.pile(zeros, "auto")
     with pytest.raises(
-        ps.errors.InputError, match="expected no exact blocks, but physics.0: give them rho=; got 'printed'"
+        ps.errors.InputError, match=r"expected no exact blocks, but physics.0: give them rho=; got 'printed'"
     ):
         ps.pile(ps.Model(ps.RBF(0.4), mixed().data, exact.physics), ps.Score(formula="printed"))
 

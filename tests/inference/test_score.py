@@ -73,7 +73,7 @@ def test_scores_are_frozen_values():
     [
         ("given_phyics", "got 'given_phyics'. Did you mean 'given_physics'"),
         ("Joint", "Did you mean 'joint'"),
-        ("zzzzzz", "expected 'joint', 'given_physics', 'profiled' or a ps.Score; got 'zzzzzz'$"),
+        ("zzzzzz", "expected 'joint', 'given_homogeneous', 'given_physics', 'profiled', 'auto' or a ps.Score; got 'zzzzzz'$"),
         (True, "got True"),
         (None, "got None"),
     ],
@@ -87,10 +87,12 @@ def test_other_scores_are_refused(wrong, message, as_a_user):
 def test_options_of_scores_are_checked(as_a_user):
     for options, message in (
         ({"profiled": 1}, "profiled: expected True or False"),
-        ({"given_physics": "yes"}, "given_physics: expected True or False"),
+        ({"given": "data"}, "given: expected one of 'exact', 'homogeneous', 'physics', 'auto'; got 'data'"),
+        ({"given": True}, "given: expected one of 'exact', 'homogeneous', 'physics', 'auto'; got True"),
         ({"formula": "published"}, "formula: expected 'consistent' or 'printed'"),
         ({"formula": "printed", "profiled": True}, "no other option with the printed formula"),
-        ({"formula": "printed", "given_physics": True}, "no other option with the printed formula"),
+        ({"formula": "printed", "given": "physics"}, "no other option with the printed formula"),
+        ({"formula": "printed", "given": "homogeneous"}, "no other option with the printed formula"),
     ):
         with pytest.raises(InputError, match=message):
             ps.Score(**options)

@@ -76,7 +76,8 @@ def test_where_rounding_is_large_points_are_factored(monkeypatch):
 
 
 def test_a_kernel_that_cannot_be_reduced_is_factored_and_fails_alone():
-    twins = ps.Model(ps.RBF(0.5), ps.observe(ps.identity, 1.0, [0.2, 0.2], gamma=1e-300), ps.impose(DX, 1.0, on=NODES))
+    data = ps.observe(ps.identity, 1.0, [0.2, 0.2], gamma=1e-300)
+    twins = ps.Model(ps.RBF(0.5), data, ps.impose(DX, 1.0, on=NODES), rho=1.0)
     found = sweep(twins, {"rho": STEPS})
     assert set(found.status.values) == {"failed"}
     assert "'data.0'" in found.reason.values[0]

@@ -77,7 +77,8 @@ def test_roles_of_temperatures_and_coefficients():
     on = LINE.interior(ps.GaussLegendre(3))
     blocks = [ps.impose(speed * DX, 0.0, on=on, rho=0.1), ps.impose(k * DX, 0.0, on=on)]
     data = [ps.observe(ps.identity, Y, at=X), ps.observe(DX, 1.0, at=[0.5], gamma=0.3)]
-    assert ps.Model(ps.RBF(), data, blocks).roles == {
+    roles = ps.Model(ps.RBF(), data, blocks, rho=1.0).roles
+    assert roles == {
         "kernel.bandwidth": "length",
         "data.1.gamma": "data_temperature",
         "bandwidth": "coefficient",
@@ -87,6 +88,9 @@ def test_roles_of_temperatures_and_coefficients():
         "rho": "physics_temperature",
         "eta": "scale",
     }
+    exact = ps.Model(ps.RBF(), data, blocks)  # its second equation has no temperature, so it is exact
+    assert exact.roles == {name: role for name, role in roles.items() if name != "rho"}
+    assert [exact.is_exact(i) for i in range(4)] == [False, False, False, True]
 
 
 def test_roles_belong_to_the_parameters_and_stay_with_them():

@@ -425,7 +425,7 @@ def test_a_sweep_of_a_nonlinear_model() -> None:
     """Each point is what solving its model gives, with losses and errors of that; whichever way it was reached."""
     model = grown().replace({"r": RATE})
     grid = {"kernel.bandwidth": [2.0, 0.5, 1.0]}
-    table = ps.sweep(model, grid, losses=True, known=ps.KnownSolution(growth))
+    table = ps.sweep(model, grid, score="joint", losses=True, known=ps.KnownSolution(growth))
     assert table.status.values.tolist() == ["ok"] * 3
     assert "R_phys" not in table
     fine = AXIS(ps.GaussLegendre(30))
@@ -441,6 +441,8 @@ def test_a_sweep_of_a_nonlinear_model() -> None:
         assert float(point.R_data_bias) == pytest.approx(errors.bias, rel=1e-6)
     given = ps.sweep(model, {"r": [0.5, RATE, 4.0]}, score="given_physics")
     assert float(given.pile.idxmin()) == RATE
+    default = ps.sweep(model, {"r": [0.5, RATE, 4.0]})  # the equation is zero, so the data are scored given it
+    np.testing.assert_array_equal(default.pile, given.pile)
 
 
 @pytest.mark.slow

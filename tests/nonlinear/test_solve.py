@@ -816,7 +816,7 @@ def test_an_odd_equation_with_the_opposite_values() -> None:
     for sign in (1, -1):
         data = ps.observe(ps.identity, sign * problem.data, at=SITES)
         physics = ps.impose(equation, sign * problem.values, on=on(NODES))
-        found.append(outcome(ps.Model(ps.RBF(0.4), data, physics, gamma=0.1, eta=1.3)))
+        found.append(outcome(ps.Model(ps.RBF(0.4), data, physics, gamma=0.1, rho=1.0, eta=1.3)))
     assert found[0][0].linearised == pytest.approx(found[1][0].linearised, rel=1e-11)
     np.testing.assert_allclose(found[0][1], np.concatenate([-found[1][1][:6], found[1][1][6:]]), rtol=1e-9)
 

@@ -369,7 +369,7 @@ def refused() -> dict[str, tuple[ps.Model, str]]:
     return {
         "kernel": (gridded(ps.identity, inside, ps.Matern(2.5)), "is not a product of kernels of one coordinate"),
         "two": (
-            ps.Model(ps.RBF(0.5), physics=two),
+            ps.Model(ps.RBF(0.5), physics=two, rho=1.0),
             "not form one tensor grid with one operator, but 2 grids and 0 scatt",
         ),
         "scattered": (ps.Model(ps.RBF(0.5), data=scattered), "but 0 grids and 5 scattered points"),

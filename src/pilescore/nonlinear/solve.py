@@ -312,7 +312,10 @@ def _loosened(functionals: Functionals, factor: float) -> Functionals:
         return functionals
     model = functionals.model
     physics = [b.within(factor / np.sqrt(b.weights)) if b.exact else b for b in model.physics]
-    return dataclasses.replace(functionals, model=model.replace(physics=physics))
+    changed = model.replace(physics=physics)
+    blocks = iter([block for block in changed.blocks if block.is_nonlinear])
+    nonlinear = tuple(dataclasses.replace(each, block=next(blocks)) for each in functionals.nonlinear_blocks)
+    return dataclasses.replace(functionals, model=changed, nonlinear_blocks=nonlinear)
 
 
 def as_solution(estimate: MapEstimate, factorisations: int) -> Solution:

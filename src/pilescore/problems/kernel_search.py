@@ -152,9 +152,10 @@ def _minimum(problem: Problem, name: str, save: Path, progress: bool | None, cli
         if not narrow:
             break
         file = save.with_stem(f"{save.stem}-{stage + 2}")
-        # Continue from the end of the best descent, not from `last.model`: a profiled score has rescaled that one, and
-        # bounds on temperatures hold at the original scale.
-        end = min((d for d in last.descents if math.isfinite(d.pile)), key=lambda d: d.pile).end
+        end = dict(last.values)
+        if score.profiled:  # bounds on temperatures hold at the original scale
+            factor, roles = float(model.eta) / float(last.model.eta), last.model.roles
+            end |= {each: factor * end[each] for each in end if roles[each.split("[")[0]] in TEMPERATURE_ROLES}
         score = last.score  # the default score has been decided
         # The nodes of exact equations, and their tolerances, stay as the search has left them.
         model = model.replace(physics=last.model.physics) if last.resolution is not None else model

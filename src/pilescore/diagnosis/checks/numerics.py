@@ -111,7 +111,7 @@ def _evaded(model: Model, labels: list[str]) -> list[str]:
         if label not in labels or block.is_functional or operator is None or block.size < 2 or posterior is None:
             continue
         tree = cKDTree(block.points)
-        nearest = tree.query(block.points, k=2)[1][:, 1]
+        nearest = np.asarray(tree.query(block.points, k=2)[1])[:, 1]
         between = 0.5 * (block.points + block.points[nearest])[:MOST_BETWEEN]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrecisionWarning)
