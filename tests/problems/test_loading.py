@@ -229,6 +229,18 @@ def test_the_last_digit_of_data_bounds_their_noise(tmp_path: Path, values: list[
     assert low == pytest.approx(2 * max(0.1 * unit / np.sqrt(12), 1e-7 * size) ** 2)
 
 
+def test_a_file_with_nothing_to_score_is_refused(tmp_path: Path) -> None:
+    text = '[domain]\nx = [0, 1]\n[[equation]]\nequation = "dxx(u) = 0"\n'
+    (found,) = mistakes(write(tmp_path, text))
+    assert "select: score: there is nothing to score" in found
+    assert "no data, and all of its physics is given: its values are zero" in found
+    (found,) = mistakes(write(tmp_path, text.replace("= 0", "= 1") + '[select]\nscore = "joint"\n'))
+    assert "no data, and all of its physics is given: it is exact" in found
+    assert ps.load_problem(write(tmp_path, text.replace("= 0", "= 1"))).score == ps.Score("auto")
+    fixed = "[temperatures]\neta = 1\n[[kernel]]\ntype = 'rbf'\nbandwidth = 0.3\n"
+    assert ps.load_problem(write(tmp_path, text + fixed)).over == {"rbf": {}}  # nothing to choose, only to predict
+
+
 def test_default_numbers_of_nodes(tmp_path: Path) -> None:
     for names, count in (("x", 40), ("tx", 16), ("txy", 7)):
         box = "".join(f"{name} = [0, 1]\n" for name in names)
@@ -319,9 +331,10 @@ def test_sizes_of_nonlinear_equations(tmp_path: Path) -> None:
     np.testing.assert_allclose(tolerances("u*dx(u) = 0", 10.0), tolerances("u*dx(u) = 0") * 100)
     text = '[domain]\nx = [0, 1]\n[[equation]]\nequation = "EQUATION"\nnodes = 9\n'
     text += '[[condition]]\ntype = "dirichlet"\nface = "all"\nvalue = 0\n'
+    text += '[[data]]\nfile = "zero.csv"\nvalue = "u"\nnoise = 1\n'  # a zero says nothing about sizes
     sizes = []
     for equation in ("1e-9*dxx(u) + u**3 = 8e6", "exp(u) + 1e-9*dxx(u) = 1000", "dx(u)**2 = -1", "sqrt(u - 1) = dx(u)"):
-        problem = ps.load_problem(write(tmp_path, text.replace("EQUATION", equation)))
+        problem = ps.load_problem(write(tmp_path, text.replace("EQUATION", equation), zero="x,u\n0.5,0\n"))
         sizes.append(float(np.sqrt(problem.model.parameters["eta"])))
     assert 100 < sizes[0] < 400  # u = 200, by a source alone
     assert 2 < sizes[1] < 50  # u = log(1000)
