@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ..covariance import KernelCovariance, Layout, covariance, layout, single_tile, variances
+from ..covariance import KernelCovariance, Layout, covariance, layout, single_tile, split, variances
 from ..covariance import block as block_covariance
 from ..domains import Nodes, Region, RegionUnion, Slice
 from ..errors import InputError, NotPositiveDefiniteError, as_array, as_positive, call, require
@@ -144,6 +144,8 @@ class DataFreePile:
     """Why there is no normalised score; empty if there is one."""
     kernel: Kernel | None = None
     """The kernel."""
+    sizes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """The hyperparameters of the kernel, except angles and ratios: `value` compares kernels that agree in them."""
 
     @property
     def value(self) -> float:
@@ -169,6 +171,12 @@ class DataFreePile:
     def raw(self) -> float:
         """`m·PILE`."""
         return self.constant + self.determinant.value
+
+    def same_size(self, other: DataFreePile) -> bool:
+        """Return whether the kernels are of one family and differ in angles and ratios only: `value` compares those."""
+        if self.kernel is None or other.kernel is None or split(self.kernel)[1] != split(other.kernel)[1]:
+            return False
+        return all(np.array_equal(value, other.sizes[name]) for name, value in self.sizes.items())
 
     def __float__(self) -> float:
         return self.value
@@ -253,7 +261,13 @@ def data_free_pile(model: Model, *, refine: float | int = 1.5, tolerance: float 
     # log det C = log det S + log det(I + S^-½ ηQ S^-½): the noise alone makes the constant.
     constant = float(np.log(2 * math.pi * model.noise).sum())
     normalised, why = normalised_score(model)
-    return DataFreePile(determinant, constant, float(model.rho), float(model.eta), normalised, why, model.kernel)
+    roles = model.roles
+    sizes = {
+        name: value
+        for name, value in model.parameters.items()
+        if name.startswith("kernel.") and roles[name] not in ("angle", "ratio")
+    }
+    return DataFreePile(determinant, constant, float(model.rho), float(model.eta), normalised, why, model.kernel, sizes)
 
 
 def normalised_score(model: Model) -> tuple[float, str]:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from ..covariance import split, split_tiles, symmetric
 from ..errors import as_positive
-from ..inference import check_without_data, refine_without_data, whitened
+from ..inference import check_without_data, normalised_score, refine_without_data, whitened
 from ..model import Model, as_grid, find, is_of_kernel, kernel_paths, named_paths, path_of
 from ..parallel import ONE_BLAS_THREAD, cores, progress_bar, require_memory
 
@@ -29,6 +29,7 @@ def data_free_landscape(
     grid: Mapping[str, Any],
     *,
     tolerance: float | int = 1e-3,
+    normalised: bool = False,
     progress: bool | None = None,
 ) -> xr.Dataset:
     """Return the data-free scores of a model on a grid of hyperparameters.
@@ -43,6 +44,9 @@ def data_free_landscape(
     tolerance
         As for `data_free_pile`, but for the change from a rule with half the nodes on each axis, which is much larger
         than the error.
+    normalised
+        Add the normalised score, which compares kernels of different bandwidths; `value` compares angles and stretches.
+        It takes about ten times as long.
     progress
         Show a progress bar; by default only on a terminal.
 
@@ -50,7 +54,7 @@ def data_free_landscape(
     -------
     xarray.Dataset
         `value`, `raw` and `constant` at each point of the grid, `error` (the change from the coarser rule) and
-        `status`: resolved, unresolved, or failed.
+        `status`: resolved, unresolved, or failed; `normalised`, if asked for.
 
     Examples
     --------
@@ -89,7 +93,18 @@ def data_free_landscape(
     resolved = error <= relative * np.maximum(1.0, np.abs(fine))
     status = np.where(np.isnan(fine), "failed", np.where(resolved, "resolved", "unresolved"))
     columns = {"value": fine, "raw": fine + constant, "constant": constant, "error": error, "status": status}
+    if normalised:
+        columns["normalised"] = _normalised(model, axes)
     return xr.Dataset({name: (tuple(axes), array) for name, array in columns.items()}, coords=axes)
+
+
+def _normalised(model: Model, axes: Mapping[str, Float[np.ndarray, " k"]]) -> Float[np.ndarray, "..."]:
+    """Return the normalised score at every point of a grid."""
+    scores = np.empty([len(column) for column in axes.values()])
+    for index in np.ndindex(scores.shape):
+        point = {name: column[i] for (name, column), i in zip(axes.items(), index, strict=True)}
+        scores[index] = normalised_score(model.replace(point))[0]
+    return scores
 
 
 def _kernel_numbers(model: Model, axes: Mapping[str, Float[np.ndarray, " k"]]) -> list[Float[np.ndarray, "K ..."]]:
