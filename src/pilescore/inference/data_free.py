@@ -38,6 +38,9 @@ with the variance of the prior and half a period along each side of the domain."
 CHECK = 1.5
 """The normalised score measures residuals on this many times the nodes on each axis."""
 
+SHAPE_ROLES = ("angle", "ratio", "shear")
+"""The roles of hyperparameters that change the shape of a kernel and not its size: `value` compares these."""
+
 LARGEST_NORMALISED = 2000
 """The largest number of nodes for which the normalised score, which is dense, is computed."""
 
@@ -145,7 +148,7 @@ class DataFreePile:
     kernel: Kernel | None = None
     """The kernel."""
     sizes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """The hyperparameters of the kernel, except angles and ratios: `value` compares kernels that agree in them."""
+    """The kernel's hyperparameters except angles, ratios and shears: `value` compares kernels that agree in them."""
 
     @property
     def value(self) -> float:
@@ -173,7 +176,7 @@ class DataFreePile:
         return self.constant + self.determinant.value
 
     def same_size(self, other: DataFreePile) -> bool:
-        """Return whether the kernels are of one family and differ in angles and ratios only: `value` compares those."""
+        """Return whether the kernels are of one family and one size: they differ in angles, ratios and shears only."""
         if self.kernel is None or other.kernel is None or split(self.kernel)[1] != split(other.kernel)[1]:
             return False
         return all(np.array_equal(value, other.sizes[name]) for name, value in self.sizes.items())
@@ -265,14 +268,14 @@ def data_free_pile(model: Model, *, refine: float | int = 1.5, tolerance: float 
     sizes = {
         name: value
         for name, value in model.parameters.items()
-        if name.startswith("kernel.") and roles[name] not in ("angle", "ratio")
+        if name.startswith("kernel.") and roles[name] not in SHAPE_ROLES
     }
     return DataFreePile(determinant, constant, float(model.rho), float(model.eta), normalised, why, model.kernel, sizes)
 
 
 def normalised_score(model: Model) -> tuple[float, str]:
     """Return the normalised score of a model without data, or NaN and the reason why there is none."""
-    equations = [block for block in model.physics if not block.is_functional and not _is_boundary(block.region)]
+    equations = equation_blocks(model)
     if not equations:
         return math.nan, "no equation is imposed inside a domain"
     size = sum(block.size for block in equations)
@@ -392,6 +395,11 @@ def refine_without_data(model: Model, factor: float) -> Model | None:
     """
     blocks = [block.refined(factor, 0.0) for block in model.physics]
     return None if None in blocks else model.replace(physics=blocks)
+
+
+def equation_blocks(model: Model) -> list[Observation]:
+    """Return the physics that is imposed inside a domain: neither functionals nor conditions on boundaries."""
+    return [block for block in model.physics if not block.is_functional and not _is_boundary(block.region)]
 
 
 def _is_boundary(region: Region | None) -> bool:

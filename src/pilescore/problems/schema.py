@@ -263,6 +263,20 @@ class AnisotropicRBFTable(KernelTable):
     bandwidth: Annotated[PositiveChoice | None, Field(description=POSITIVE)] = None
 
 
+class ShearedRBFTable(KernelTable):
+    """A Gaussian kernel for transport, of the time and the position in a frame that moves with a velocity.
+
+    The time is the first coordinate of `on`; by default the coordinate `t`, or else the first one.
+    """
+
+    type: Literal["sheared-rbf"]
+    shear: Annotated[
+        Choice | None,
+        Field(description=f"the velocity: {CHOICE}; by default unknown, and chosen first by the equations alone"),
+    ] = None
+    bandwidth: Annotated[Bandwidth | None, Field(description=BANDWIDTH)] = None
+
+
 class CompositeKernelTable(KernelTable):
     """A sum or a product of kernels."""
 
@@ -371,6 +385,7 @@ KERNELS = _by_type(
     RationalQuadraticTable,
     PeriodicKernelTable,
     AnisotropicRBFTable,
+    ShearedRBFTable,
     CompositeKernelTable,
 )
 DOCUMENTED: dict[str, Sequence[type[TomlTable]]] = {

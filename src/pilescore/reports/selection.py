@@ -12,7 +12,7 @@ from ..diagnosis import Finding, digits
 from ..problems import Selection, parameter_text, score_text
 from .contents import Curve, Figure, Lines, Mark, Panel, Picture, Report, Section, TextTable
 
-SIGNED_ROLES = ("coefficient", "angle", "number")
+SIGNED_ROLES = ("coefficient", "angle", "shear", "number")
 """The roles of hyperparameters that can be negative."""
 
 

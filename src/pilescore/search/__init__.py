@@ -12,7 +12,7 @@ from .comparison import compare
 from .comparison import ranked as ranked
 from .descent import Curvature, DescentResult
 from .descent import find_curvature as find_curvature
-from .landscape import data_free_landscape
+from .landscape import data_free_choice, data_free_landscape
 from .minimum import Minimum, minimize
 from .objective import Objective as Objective
 from .options import RunOptions, SearchOptions
@@ -32,6 +32,7 @@ __all__ = [
     "SearchOptions",
     "choose",
     "compare",
+    "data_free_choice",
     "data_free_landscape",
     "minimize",
     "sweep",

@@ -219,7 +219,7 @@ class DataFreeCandidate(Scored):
         }
 
     def incomparable(self, other: Any, name: str, row: Mapping[str, Any], other_row: Mapping[str, Any]) -> str:
-        """Return whether the temperatures differ, or more of the kernels than angles and ratios."""
+        """Return whether the temperatures differ, or the family or size of the kernels."""
         reasons = []
         if (self.pile.rho, self.pile.eta) != (other.pile.rho, other.pile.eta):
             reasons.append(f"other temperatures than {name!r}: values are not comparable")

@@ -57,8 +57,8 @@ def compare(
         `misfit`, `training_loss`, `parameters`, `size`.
 
         Data-free scores have `value` instead of `pile`, `normalised`, `error` and `status`. They are ranked by `value`
-        if kernels are of one family and differ in angles and ratios only, at equal temperatures. Otherwise values are
-        not comparable: `warnings` says so, and candidates are ranked by `normalised`.
+        if kernels are of one family and differ in angles, ratios and shears only, at equal temperatures. Otherwise
+        values are not comparable: `warnings` says so, and candidates are ranked by `normalised`.
 
         With `held_out`: `rank`; `log_density`, the mean over the `size` held-out values, each by itself; `difference`,
         how far it is below the best; `standard_error` of that difference over the values (a difference below two

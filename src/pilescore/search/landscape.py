@@ -15,9 +15,16 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 from ..covariance import split, split_tiles, symmetric
-from ..errors import as_positive
-from ..inference import check_without_data, normalised_score, refine_without_data, whitened
-from ..model import Model, as_grid, find, is_of_kernel, kernel_paths, named_paths, path_of
+from ..errors import as_positive, require
+from ..inference import (
+    SHAPE_ROLES,
+    check_without_data,
+    equation_blocks,
+    normalised_score,
+    refine_without_data,
+    whitened,
+)
+from ..model import Model, as_grid, find, is_of_kernel, is_positive, kernel_paths, named_paths, path_of, role_of
 from ..parallel import ONE_BLAS_THREAD, cores, progress_bar, require_memory
 
 CHUNK = 50
@@ -96,6 +103,59 @@ def data_free_landscape(
     if normalised:
         columns["normalised"] = _normalised(model, axes)
     return xr.Dataset({name: (tuple(axes), array) for name, array in columns.items()}, coords=axes)
+
+
+def data_free_choice(
+    model: Model, over: Mapping[str, Any], *, points: int = 41, rounds: int = 4, progress: bool | None = False
+) -> dict[str, float]:
+    """Return the hyperparameters of a kernel that suit the equations best, without data.
+
+    A grid covers the bounds; each further grid covers two steps of the last one about its lowest point. Conditions on
+    boundaries and functionals are left out.
+
+    Parameters
+    ----------
+    model
+        A model without data, as for `data_free_pile`.
+    over
+        Bounds `(low, high)` of numbers of the kernel by name, as in `minimize`. If all are angles, ratios or shears,
+        the paper's score is minimised, otherwise the normalised score.
+    points
+        The number of values of each hyperparameter on each grid.
+    rounds
+        The number of grids.
+    progress
+        As in `data_free_landscape`.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> strip = ps.Box(t=(0, 1), x=(0, 6))
+    >>> dt, dx = ps.partials(strip)
+    >>> advection = ps.impose(dt + 50 * dx, 0.0, on=strip.interior(ps.GaussLegendre(8)))
+    >>> model = ps.Model(ps.kernels.ShearedRBF(shear=0.0, bandwidth=[0.3, 1.8]), physics=advection)
+    >>> round(ps.search.data_free_choice(model, {"kernel.shear": (-60, 60)})["kernel.shear"], -1)
+    50.0
+    """
+    check_without_data(model)
+    equations = equation_blocks(model)
+    require(len(equations) > 0, "model", model.physics, "an equation inside a domain")
+    alone = model.replace(physics=equations)
+    paths = {name: path_of(alone, name) for name in over}
+    positive = {name: is_positive(alone, path) for name, path in paths.items()}
+    key = "value" if all(role_of(alone, path) in SHAPE_ROLES for path in paths.values()) else "normalised"
+    bounds = {name: tuple(map(float, pair)) for name, pair in over.items()}
+    best: dict[str, float] = {}
+    for _ in range(rounds):
+        grid = {
+            name: np.geomspace(low, high, points) if positive[name] else np.linspace(low, high, points)
+            for name, (low, high) in bounds.items()
+        }
+        found = data_free_landscape(alone, grid, normalised=key == "normalised", progress=progress)[key]
+        lowest = {str(name): int(index) for name, index in found.argmin(...).items()}
+        best = {name: float(grid[name][i]) for name, i in lowest.items()}
+        bounds = {name: (grid[name][max(i - 1, 0)], grid[name][min(i + 1, points - 1)]) for name, i in lowest.items()}
+    return best
 
 
 def _normalised(model: Model, axes: Mapping[str, Float[np.ndarray, " k"]]) -> Float[np.ndarray, "..."]:
