@@ -384,3 +384,17 @@ def test_normalised_landscapes() -> None:
     best = found["normalised"].isel({"kernel.bandwidth": 1}).idxmin()
     assert abs(float(best) - np.arctan(2)) < 0.15
     assert "normalised" not in ps.data_free_landscape(model, {"rho": [1.0]})
+
+
+def test_choices_without_data() -> None:
+    condition = ps.dirichlet(0.0, on=STRIP.face(t=0)(ps.GaussLegendre(5)))
+    sheared = ps.Model(ps.kernels.ShearedRBF(0.0, [0.3, 1.8]), physics=[residual(8, 20.0), condition])
+    found = ps.search.data_free_choice(sheared, {"kernel.shear": (-60.0, 60.0)})
+    assert found["kernel.shear"] == pytest.approx(20.0, rel=0.05)
+    # a bandwidth is chosen by the normalised score; the paper's score would take the longest
+    helmholtz = ps.impose(DX**2 + 144 * ps.identity, 0.0, on=LINE.interior(ps.GaussLegendre(24)))
+    model = ps.Model(ps.RBF(1.0), physics=helmholtz)
+    chosen = ps.search.data_free_choice(model, {"kernel.bandwidth": (0.02, 5.0)}, points=13, rounds=2)
+    assert 0.07 < chosen["kernel.bandwidth"] < 0.3
+    with pytest.raises(ps.errors.InputError, match="an equation inside a domain"):
+        ps.search.data_free_choice(ps.Model(ps.RBF(1.0), physics=condition), {"kernel.bandwidth": (0.1, 1.0)})
