@@ -317,6 +317,13 @@ def anisotropic_rbf(theta: Any, s: Any, bandwidth: Any = 1.0) -> Oracle:
     return Oracle(lambda x, y: exp(_form(x, y, matrix) * -0.5), True)
 
 
+def sheared_rbf(shear: Any, bandwidth: Any = 1.0) -> Oracle:
+    c, h = number(shear), [number(v) for v in np.broadcast_to(np.asarray(bandwidth, dtype=object), (2,))]
+    shearing = ctx.matrix([[1, 0], [-c, 1]])
+    matrix = shearing.T * ctx.diag([v**-2 for v in h]) * shearing
+    return Oracle(lambda x, y: exp(_form(x, y, matrix) * -0.5), True)
+
+
 def full_covariance_rbf(covariance: Any) -> Oracle:
     rows = [[number(v) for v in row] for row in covariance]
     matrix = ctx.inverse(ctx.matrix(rows))

@@ -116,6 +116,7 @@ plt.show()
 # - It always prefers more stretch: $s$ is at the end of its grid. A function that is constant along the characteristics
 #   is right here, but not with a source or diffusion. The lengths must come from data; here the data chose the
 #   bandwidth.
+# - It compares shapes of one kernel, not bandwidths or families: `normalised`, beside it, is made for those.
 # - It measures how well a kernel suits the equation, not the solution. Any wave, however rough, moves along the
 #   characteristics.
 # - One length for each axis, both chosen by the readings, is as accurate, because the characteristics of such a fast

@@ -263,3 +263,138 @@ def test_rounding_beyond_the_identity_is_an_error() -> None:
         ps.data_free_pile(ps.Model(ps.RBF(3.0), physics=residual(12), rho=1e-22))
     found = ps.data_free_landscape(ps.Model(ps.RBF(3.0), physics=residual(12)), {"rho": [1e-22, 1.0]}, tolerance=0.01)
     assert found["status"].values.tolist() == ["failed", "resolved"]
+
+
+def test_normalised_score_of_one_wave_in_closed_form() -> None:
+    # Draws from the cosine kernel are waves of frequency ω, so `f'' + k² f = (k² − ω²) f` whatever is conditioned on.
+    k, on = 7.0, LINE.interior(ps.GaussLegendre(9))
+    for omega in (2.0, 6.5, 9.0):
+        kernel = 3.0 * ps.kernels.Cosine(omega / (2 * np.pi))
+        model = ps.Model(kernel, physics=ps.impose(DX**2 + k**2 * ps.identity, 0.0, on=on), rho=0.01, eta=5.0)
+        exact = np.log((k**2 - omega**2) ** 2 / (k**4 + omega**4))
+        assert ps.data_free_pile(model).normalised == pytest.approx(exact, rel=1e-6)
+    matched = ps.Model(ps.kernels.Cosine(k / (2 * np.pi)), physics=model.physics)
+    assert ps.data_free_pile(matched).normalised < -20
+
+
+def test_normalised_score_of_ridges_along_characteristics() -> None:
+    # `f(x − ct)` with `f_t + β f_x = (β − c) f'`: the ratio is `(β − c)² / (c² + β²)`.
+    beta, c = 3.0, 2.5
+    ridge = ps.kernels.LinearMap(ps.RBF(0.7), [[-c, 1.0]])
+    found = ps.data_free_pile(ps.Model(ridge, physics=residual(12, beta))).normalised
+    assert found == pytest.approx(np.log((beta - c) ** 2 / (c**2 + beta**2)), rel=1e-9)
+    exact = ps.kernels.LinearMap(ps.RBF(0.7), [[-beta, 1.0]])
+    assert ps.data_free_pile(ps.Model(exact, physics=residual(12, beta))).normalised < -30
+
+
+def gaussian_derivatives(h: float, x: np.ndarray, y: np.ndarray) -> dict[tuple[int, int], np.ndarray]:
+    """Return the derivatives `∂₁^a ∂₂^b` of a Gaussian kernel for a, b ∈ {0, 2}."""
+    d = (x[:, None] - y) / h
+    g = np.exp(-(d**2) / 2)
+    second = (d**2 - 1) * g / h**2
+    fourth = (d**4 - 6 * d**2 + 3) * g / h**4
+    return {(0, 0): g, (0, 2): second, (2, 0): second, (2, 2): fourth}
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_normalised_score_by_hand(single: bool) -> None:
+    h, k2 = 0.3, 0.0 if single else 40.0
+    on = LINE.interior(ps.GaussLegendre(8))
+    finer = on.refined(1.5)
+    z, x = on.points[:, 0], finer.points[:, 0]
+    assert len(x) == 12
+
+    def blocks_of(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the covariances of `A f` at the second points with `A f`, `f''` and `f` at the first."""
+        g = gaussian_derivatives(h, first, second)
+        return (
+            g[2, 2] + k2 * (g[2, 0] + g[0, 2]) + k2**2 * g[0, 0],
+            g[2, 2] + k2 * g[2, 0],
+            g[0, 2] + k2 * g[0, 0],
+        )
+
+    size = (np.pi / np.ptp(x)) ** 4 + k2**2
+    noise = 0.01**2 * size / on.weights
+    inverse = np.linalg.inv(blocks_of(z, z)[0] + np.diag(noise))
+    prior = gaussian_derivatives(h, x, x)
+    priors = [blocks_of(x, x)[0].diagonal(), prior[2, 2].diagonal(), prior[0, 0].diagonal()]
+    left = [p - np.einsum("ij,jk,ik->i", c, inverse, c) for p, c in zip(priors, blocks_of(x, z), strict=True)]
+    residuals, second, itself = (finer.weights @ variance for variance in left)
+    exact = np.log(residuals / (size * itself if single else second + k2**2 * itself))
+    operator = DX**2 if single else DX**2 + k2 * ps.identity
+    for rho, eta, scale in ((1.0, 1.0, 1.0), (0.01, 30.0, 2.5)):  # it depends on neither temperatures nor variances
+        model = ps.Model(scale * ps.RBF(h), physics=ps.impose(operator, 5.0, on=on), rho=rho, eta=eta)
+        assert ps.data_free_pile(model).normalised == pytest.approx(exact, rel=1e-9)
+
+
+def test_normalised_score_of_kernels_without_solutions() -> None:
+    k = 12.0
+    physics = ps.impose(DX**2 + k**2 * ps.identity, 0.0, on=LINE.interior(ps.GaussLegendre(24)))
+    kernels = {"short": ps.RBF(0.02), "good": ps.RBF(0.2), "long": ps.RBF(2.0)}
+    scores = {name: ps.data_free_pile(ps.Model(kernel, physics=physics)) for name, kernel in kernels.items()}
+    assert scores["good"].normalised < -4
+    assert max(abs(scores["short"].normalised), abs(scores["long"].normalised)) < 0.5
+    assert min(scores, key=lambda name: scores[name].value) == "long"  # which is why there is a normalised score
+
+
+def test_normalised_score_is_invariant_to_units() -> None:
+    wide = ps.Box(t=(0, 10), x=(0, 2 * np.pi))
+    dt, dx = ps.partials(wide)
+    slow = ps.impose(5 * (dt + 0.2 * dx), 0.0, on=wide.interior(ps.GaussLegendre(12)))
+    found = ps.data_free_pile(ps.Model(ps.RBF([3.0, 1.1]), physics=slow)).normalised
+    assert found == pytest.approx(ps.data_free_pile(ps.Model(ps.RBF([0.3, 1.1]), physics=residual(12))).normalised)
+
+
+def test_conditions_are_left_out_of_the_normalised_score() -> None:
+    alone = ps.data_free_pile(ps.Model(ps.RBF([0.6, 1.1]), physics=blocks()[:1]))
+    assert ps.data_free_pile(ps.Model(ps.RBF([0.6, 1.1]), physics=blocks())).normalised == alone.normalised
+    rule = ps.GaussLegendre(5)
+    both = STRIP.face(t=0)(rule) + STRIP.face(x=0)(rule)
+    around = ps.dirichlet(0.0, on=both)
+    assert ps.data_free_pile(ps.Model(ps.RBF(1.0), physics=[blocks()[0], around])).normalised == pytest.approx(
+        ps.data_free_pile(ps.Model(ps.RBF(1.0), physics=blocks()[0])).normalised
+    )
+
+
+def test_why_there_is_no_normalised_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    condition = ps.dirichlet(0.0, on=STRIP.face(t=0)(ps.GaussLegendre(5)))
+    explicit = ps.impose(DX, 0.0, on=ps.domains.nodes_at([0.2, 0.5, 0.8]))
+    level = ps.impose(DX, 0.0, on=LINE.interior(ps.GaussLegendre(4)))
+    for kernel, physics, why in (
+        (ps.RBF(1.0), condition, "no equation is imposed inside a domain"),
+        (ps.RBF(1.0), explicit, "explicit points"),
+        (ps.kernels.Constant(1.0) * ps.RBF(1e9), ps.impose(DX + DX**2, 0.0, on=level.nodes), ""),
+    ):
+        score = ps.data_free_pile(ps.Model(kernel, physics=physics))
+        assert np.isnan(score.normalised) == bool(why)
+        assert why in score.unnormalised
+    flat = ps.data_free_pile(ps.Model(ps.kernels.Constant(1.0), physics=ps.impose(DX + DX**2, 0.0, on=level.nodes)))
+    assert "no term of the equation varies" in flat.unnormalised
+    monkeypatch.setattr("pilescore.inference.data_free.LARGEST_NORMALISED", 3)
+    assert "4 nodes are more than 3" in ps.data_free_pile(ps.Model(ps.RBF(1.0), physics=level)).unnormalised
+
+
+def test_normalised_landscapes() -> None:
+    kernel = ps.AnisotropicRBF(theta=0.0, s=0.3, bandwidth=1.0)
+    model = ps.Model(kernel, physics=residual(10, 2.0))
+    grid = {"kernel.theta": np.linspace(0, np.pi, 13), "kernel.bandwidth": [0.5, 1.0]}
+    found = ps.data_free_landscape(model, grid, normalised=True)
+    one = model.replace({"kernel.theta": grid["kernel.theta"][4], "kernel.bandwidth": 0.5})
+    assert float(found["normalised"][4, 0]) == pytest.approx(ps.data_free_pile(one).normalised)
+    best = found["normalised"].isel({"kernel.bandwidth": 1}).idxmin()
+    assert abs(float(best) - np.arctan(2)) < 0.15
+    assert "normalised" not in ps.data_free_landscape(model, {"rho": [1.0]})
+
+
+def test_choices_without_data() -> None:
+    condition = ps.dirichlet(0.0, on=STRIP.face(t=0)(ps.GaussLegendre(5)))
+    sheared = ps.Model(ps.kernels.ShearedRBF(0.0, [0.3, 1.8]), physics=[residual(8, 20.0), condition])
+    found = ps.search.data_free_choice(sheared, {"kernel.shear": (-60.0, 60.0)})
+    assert found["kernel.shear"] == pytest.approx(20.0, rel=0.05)
+    # a bandwidth is chosen by the normalised score; the paper's score would take the longest
+    helmholtz = ps.impose(DX**2 + 144 * ps.identity, 0.0, on=LINE.interior(ps.GaussLegendre(24)))
+    model = ps.Model(ps.RBF(1.0), physics=helmholtz)
+    chosen = ps.search.data_free_choice(model, {"kernel.bandwidth": (0.02, 5.0)}, points=13, rounds=2)
+    assert 0.07 < chosen["kernel.bandwidth"] < 0.3
+    with pytest.raises(ps.errors.InputError, match="an equation inside a domain"):
+        ps.search.data_free_choice(ps.Model(ps.RBF(1.0), physics=condition), {"kernel.bandwidth": (0.1, 1.0)})

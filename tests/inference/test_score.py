@@ -73,7 +73,10 @@ def test_scores_are_frozen_values():
     [
         ("given_phyics", "got 'given_phyics'. Did you mean 'given_physics'"),
         ("Joint", "Did you mean 'joint'"),
-        ("zzzzzz", "expected 'joint', 'given_homogeneous', 'given_physics', 'profiled', 'auto' or a ps.Score; got 'zzzzzz'$"),
+        (
+            "zzzzzz",
+            "expected 'joint', 'given_homogeneous', 'given_physics', 'profiled', 'auto' or a ps.Score; got 'zzzzzz'$",
+        ),
         (True, "got True"),
         (None, "got None"),
     ],

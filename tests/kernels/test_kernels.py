@@ -142,6 +142,8 @@ def stationary_cases() -> list[Case]:
             lambda: pk.AnisotropicRBF(0.625, 1.5, 0.75),
             ko.anisotropic_rbf(0.625, 1.5, 0.75),
         ),
+        Case("sheared", 2, lambda: pk.ShearedRBF(1.625, (0.75, 1.5)), ko.sheared_rbf(1.625, (0.75, 1.5))),
+        Case("sheared-default", 2, lambda: pk.ShearedRBF(-0.4), ko.sheared_rbf(-0.4)),
         Case("anisotropic-default", 2, lambda: pk.AnisotropicRBF(-2.0, 0.4), ko.anisotropic_rbf(-2.0, 0.4)),
     ]
 
@@ -769,6 +771,7 @@ GRADIENTS: dict[str, tuple[Callable[..., Any], Callable[..., ko.Oracle], dict[st
     "rbf-ard": (pk.RBF, ko.rbf, {"bandwidth": (0.75, 1.5)}, 2),
     "rational": (pk.RationalQuadratic, ko.rational_quadratic, {"alpha": 0.75, "bandwidth": (0.75, 1.5)}, 2),
     "anisotropic": (pk.AnisotropicRBF, ko.anisotropic_rbf, {"theta": 0.625, "s": 1.5, "bandwidth": 0.75}, 2),
+    "sheared": (pk.ShearedRBF, ko.sheared_rbf, {"shear": 1.625, "bandwidth": (0.75, 1.5)}, 2),
     "periodic": (pk.Periodic, ko.periodic, {"period": (1.25, 2.0), "bandwidth": (0.75, 1.5)}, 2),
     **{
         f"matern-{nu}": (
@@ -861,6 +864,7 @@ def test_filter_grad_at_coincident_points(nu: float, wrap: str) -> None:
         *((lambda nu=nu: pk.Matern(nu), math.ceil(nu) - 1) for nu in HALVES),
         (lambda: pk.RBF(), math.inf),
         (lambda: pk.AnisotropicRBF(0.1, 2.0), math.inf),
+        (lambda: pk.ShearedRBF(0.1, 2.0), math.inf),
         (lambda: pk.FullCovarianceRBF(np.eye(2)), math.inf),
         (lambda: pk.RationalQuadratic(), math.inf),
         (lambda: pk.Periodic(), math.inf),
@@ -929,6 +933,9 @@ BAD: dict[str, Callable[[], Any]] = {
     "anisotropic-s-zero": lambda: pk.AnisotropicRBF(0.0, 0.0),
     "anisotropic-s-negative": lambda: pk.AnisotropicRBF(0.0, -1.0),
     "anisotropic-bandwidth": lambda: pk.AnisotropicRBF(0.0, 1.0, -1.0),
+    "sheared-nan": lambda: pk.ShearedRBF(NAN),
+    "sheared-bandwidth": lambda: pk.ShearedRBF(0.0, -1.0),
+    "sheared-vector": lambda: pk.ShearedRBF([0.0, 1.0]),
     "anisotropic-vector": lambda: pk.AnisotropicRBF(0.0, 1.0, [1.0, 2.0]),
     "anisotropic-theta-vector": lambda: pk.AnisotropicRBF([0.0, 1.0], 1.0),
     "full-not-square": lambda: pk.FullCovarianceRBF(np.ones((2, 3))),

@@ -49,6 +49,7 @@ def test_roles_of_kernels_that_come_with_the_library():
         (ps.kernels.RationalQuadratic(), {"alpha": "ratio", "bandwidth": "length"}),
         (ps.kernels.Periodic(), {"period": "period", "bandwidth": "length"}),
         (ps.AnisotropicRBF(0.1, 0.5, 1.0), {"theta": "angle", "s": "ratio", "bandwidth": "length"}),
+        (ps.kernels.ShearedRBF(0.1), {"shear": "shear", "bandwidth": "length"}),
         (ps.kernels.Constant(), {"value": "variance"}),
         (ps.kernels.LinearMap(ps.RBF(), np.eye(2)), {"matrix": "number", "kernel.bandwidth": "length"}),
     ):

@@ -346,6 +346,8 @@ KERNELS = {
     'type = "rbf"\nper_axis = false\nbandwidth = 0.2': ps.RBF(0.2),
     'type = "rational-quadratic"\nalpha = 2.0\nbandwidth = [0.1, 0.2]': ps.kernels.RationalQuadratic(2.0, [0.1, 0.2]),
     'type = "anisotropic-rbf"\ntheta = 0.3\ns = 0.5\nbandwidth = 0.4': ps.AnisotropicRBF(0.3, 0.5, 0.4),
+    'type = "sheared-rbf"\nshear = 0.3\nbandwidth = [0.5, 0.2]': ps.kernels.ShearedRBF(0.3, [0.5, 0.2]),
+    'type = "sheared-rbf"\non = ["x", "t"]\nshear = 0.3\nbandwidth = 0.2': ps.kernels.ShearedRBF(0.3, 0.2).on(1, 0),
     'type = "product"\nparts = [{ type = "periodic", on = ["x"], period = 1.0, bandwidth = 0.7 }, '
     '{ type = "rbf", on = ["t"], bandwidth = 0.5 }]': ps.kernels.Periodic(1.0, 0.7).on(1) * ps.RBF(0.5).on(0),
     'type = "sum"\nparts = [{ type = "rbf", bandwidth = 0.1 }, { type = "matern", nu = 5.5, bandwidth = 0.9 }]': ps.RBF(
@@ -361,6 +363,42 @@ def test_kernels_match_those_of_the_library(tmp_path: Path, table: str) -> None:
     a, b = (0.3, 0.8), (0.5, 0.1)
     assert float(problem.model.kernel(a, b)) == pytest.approx(float(KERNELS[table](a, b)), rel=1e-14)
     assert not any(name.startswith("kernel") for name in next(iter(problem.over.values())))
+
+
+TRANSPORT = """
+[domain]
+x = [0, 6]
+t = [0, 1]
+[[equation]]
+equation = "dt(u) + 20*dx(u) = 0"
+nodes = 8
+[[condition]]
+type = "dirichlet"
+face = "t = 0"
+value = "sin(x)"
+[[kernel]]
+type = "sheared-rbf"
+"""
+
+
+def test_a_shear_starts_where_it_suits_the_equation(tmp_path: Path) -> None:
+    def problem(*changes: str) -> ps.problems.Problem:
+        text = TRANSPORT
+        for old, new in zip(changes[::2], changes[1::2], strict=True):
+            text = text.replace(old, new)
+        return ps.load_problem(write(tmp_path, text))
+
+    name = "kernel.kernel.shear"  # the time is the first coordinate of the kernel, and the second of the problem
+    free = problem()
+    low, high = free.over["sheared-rbf(t, x)"][name]
+    assert (float(low), float(high)) == (-60.0, 60.0)
+    assert free.model.parameters[name] == pytest.approx(20.0, rel=0.05)
+    bounded = problem('"sheared-rbf"', '"sheared-rbf"\nshear = { unknown = [0, 10] }')
+    assert bounded.model.parameters[name] == pytest.approx(10.0)
+    started = problem('"sheared-rbf"', '"sheared-rbf"\nshear = { unknown = [0, 10], start = 3 }')
+    assert started.model.parameters[name] == 3.0
+    nonlinear = problem("20*dx(u)", "u*dx(u)")  # its velocity is not known
+    assert nonlinear.model.parameters[name] == 0.0
 
 
 BAD = {

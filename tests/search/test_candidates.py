@@ -80,17 +80,49 @@ def test_compare_warns_beside_each_number():
 
 
 def test_compare_data_free():
-    line = ps.Box(x=(0, 1))
-    block = ps.impose(ps.partials(line)[0], 0.0, on=line.interior(ps.GaussLegendre(12)))
-    scores = {
-        name: ps.data_free_pile(ps.Model(ps.RBF(b), physics=block)) for name, b in (("a", 0.5), ("b", 2.0), ("c", 0.02))
-    }
-    table = ps.compare({**scores, "d": ps.data_free_pile(ps.Model(ps.RBF(0.5), physics=block, rho=2.0))})
-    assert list(table.index) == ["b", "d", "a", "c"]
+    strip = ps.Box(t=(0, 1), x=(0, 1))
+    dt, dx = ps.partials(strip)
+    block = ps.impose(dt + dx, 0.0, on=strip.interior(ps.GaussLegendre(10)))
+
+    def score(kernel, **temperatures):
+        return ps.data_free_pile(ps.Model(kernel, physics=block, **temperatures))
+
+    angles = {"a": 0.0, "b": 0.7, "c": 2.0}
+    scores = {name: score(ps.AnisotropicRBF(theta=theta, s=0.5)) for name, theta in angles.items()}
+    table = ps.compare(scores)  # rotations of one kernel: ranked by value
+    assert table.index[0] == "b"
+    assert table["value"].is_monotonic_increasing
     assert list(table["nats"]) == pytest.approx([(value - scores["b"].value) / 2 for value in table["value"]])
-    assert table["status"].tolist() == ["resolved"] * 3 + ["unresolved"]
-    assert table["warnings"]["c"] == scores["c"].determinant.reason != ""
-    assert table["warnings"]["d"] == "other temperatures than 'a'"
+    assert table["status"].tolist() == ["resolved"] * 3
+    assert table["warnings"].tolist() == [""] * 3
+    assert table["normalised"]["b"] == scores["b"].normalised
+
+
+def test_compare_data_free_scores_of_other_families_and_sizes():
+    line = ps.Box(x=(0, 1))
+    (dx,) = ps.partials(line)
+    block = ps.impose(dx**2 + 144 * ps.identity, 0.0, on=line.interior(ps.GaussLegendre(24)))
+
+    def score(kernel, **temperatures):
+        return ps.data_free_pile(ps.Model(kernel, physics=block, **temperatures))
+
+    wave = ps.RBF(0.3) * ps.kernels.Cosine(12 / (2 * np.pi))
+    scores = {"a": score(ps.RBF(0.2)), "long": score(ps.RBF(2.0)), "short": score(ps.RBF(0.02)), "wave": score(wave)}
+    scores["d"] = score(ps.RBF(0.2), rho=2.0)
+    table = ps.compare(scores)
+    assert table["value"].idxmin() == "long"
+    assert list(table.index[:3]) == ["wave", "a", "d"]
+    assert table["rank"].tolist() == [1, 2, 3, 4, 5]
+    assert table["warnings"]["a"] == ""
+    size = "another family or size of kernel than 'a': values are not comparable"
+    assert table["warnings"]["long"] == table["warnings"]["wave"] == size
+    assert table["warnings"]["short"] == f"{scores['short'].determinant.reason}; {size}"
+    assert table["warnings"]["d"] == "other temperatures than 'a': values are not comparable"
+    explicit = ps.impose(dx, 0.0, on=ps.domains.nodes_at([0.2, 0.5, 0.8]))
+    without = ps.data_free_pile(ps.Model(ps.RBF(1.0), physics=explicit))
+    table = ps.compare({"a": scores["a"], "without": without})
+    assert table.index[0] == "without"  # no normalised score: ranked by value
+    assert "no normalised score: impose(" in table["warnings"]["without"]
     with refused("candidates", "data-free scores only"):
         ps.compare({"a": scores["a"], "b": GOOD})
 

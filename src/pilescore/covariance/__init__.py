@@ -5,6 +5,7 @@ Nothing here is public; names imported `as` themselves are for the other package
 
 from .gram import Weights as Weights
 from .gram import bilinear_gradient as bilinear_gradient
+from .gram import block as block
 from .gram import covariance as covariance
 from .gram import cross as cross
 from .gram import entry_tangents as entry_tangents

@@ -7,8 +7,11 @@ from .accuracy import Accuracy, KnownSolution, Risk, accuracy
 from .accuracy import Reference as Reference
 from .accuracy import measured as measured
 from .accuracy import reference as reference
+from .data_free import SHAPE_ROLES as SHAPE_ROLES
 from .data_free import DataFreePile, FredholmDeterminant, calibrated_rho, data_free_pile, fredholm_logdet
 from .data_free import checked_without_data as checked_without_data
+from .data_free import equation_blocks as equation_blocks
+from .data_free import normalised_score as normalised_score
 from .data_free import refine_without_data as refine_without_data
 from .data_free import whitened as whitened
 from .evidence import Evidence as Evidence

@@ -1,7 +1,12 @@
-"""Scores without data: the Fredholm determinant `log det(I + 𝒢)` measures how well a kernel suits an equation.
+"""Scores without data: how well a kernel suits an equation.
 
-A determinant over quadrature nodes approximates the determinant of an integral operator and is only as accurate as the
-rule. Every result therefore includes the values by a coarser and a finer rule, and states whether it is resolved.
+The paper's score is the Fredholm determinant `log det(I + 𝒢)`. A determinant over quadrature nodes approximates the
+determinant of an integral operator and is only as accurate as the rule. Every result therefore includes the values by a
+coarser and a finer rule, and states whether it is resolved.
+
+The determinant rewards any kernel under which `A f` is small, also one that contains no solution but zero. The
+normalised score measures residuals against the terms of the equation, and compares kernels of different bandwidths and
+families.
 """
 
 from __future__ import annotations
@@ -9,19 +14,35 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
-from ..covariance import KernelCovariance, Layout, covariance, layout
-from ..domains import Nodes
+from ..covariance import KernelCovariance, Layout, covariance, layout, single_tile, split, variances
+from ..covariance import block as block_covariance
+from ..domains import Nodes, Region, RegionUnion, Slice
 from ..errors import InputError, NotPositiveDefiniteError, as_array, as_positive, call, require
+from ..kernels import Kernel, MultiIndex
 from ..model import Model, Observation, check_nodes
 from ..parallel import require_memory
-from ..solvers import Bounds, NotFactorableError, cholesky
+from ..solvers import Bounds, CholeskyFactor, NotFactorableError, cholesky
+
+ACCURACY = 0.01
+"""The residual at the nodes that the normalised score tolerates, relative to the terms of the equation for a function
+with the variance of the prior and half a period along each side of the domain."""
+
+CHECK = 1.5
+"""The normalised score measures residuals on this many times the nodes on each axis."""
+
+SHAPE_ROLES = ("angle", "ratio", "shear")
+"""The roles of hyperparameters that change the shape of a kernel and not its size: `value` compares these."""
+
+LARGEST_NORMALISED = 2000
+"""The largest number of nodes for which the normalised score, which is dense, is computed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,12 +99,25 @@ class FredholmDeterminant:
 
 @dataclasses.dataclass(frozen=True)
 class DataFreePile:
-    """The data-free PILE of a kernel and an equation; at equal temperatures lower is better.
+    """The data-free scores of a kernel and an equation; lower is better.
 
-    `m·PILE = C_m + log det(I + 𝒢)`: the first term depends on the rule, the second on the kernel and the equation.
+    `m·PILE = C_m + log det(I + 𝒢)`: the first term depends on the rule, the second on the kernel and the equation. The
+    second, `value`, compares kernels of one family and one size, such as the rotations of one kernel, at equal
+    temperatures. `normalised` compares kernels of any bandwidth and family.
 
     Examples
     --------
+    `value` prefers a long kernel, which contains no solution of `f'' + 144 f = 0`; `normalised` does not:
+
+    >>> import numpy as np, pilescore as ps
+    >>> line = ps.Box(x=(0, 1))
+    >>> (dx,) = ps.partials(line)
+    >>> helmholtz = ps.impose(dx**2 + 144 * ps.identity, 0.0, on=line.interior(ps.GaussLegendre(24)))
+    >>> kernels = {"long": ps.RBF(1.0), "waves": ps.RBF(0.3) * ps.kernels.Cosine(12 / (2 * np.pi))}
+    >>> scores = {name: ps.data_free_pile(ps.Model(kernel, physics=helmholtz)) for name, kernel in kernels.items()}
+    >>> {name: (round(score.value, 1), round(score.normalised, 1)) for name, score in scores.items()}
+    {'long': (24.2, -0.1), 'waves': (68.8, -6.6)}
+
     Samples of a wide kernel are nearly constant and suit `f' = 0` better:
 
     >>> import pilescore as ps
@@ -105,10 +139,20 @@ class DataFreePile:
     """The temperature of the physics."""
     eta: float
     """The scale of the kernel."""
+    normalised: float = math.nan
+    """`log(E‖A f‖² / Σ_α E‖c_α ∂^α f‖²)` of draws from the prior given the equation at the nodes, measured between the
+    nodes: their residual relative to the terms of the equation. Near 0 the terms do not cancel: the kernel contains no
+    solutions, or the draws change between the nodes. It does not depend on ρ and η. NaN if `unnormalised` says why."""
+    unnormalised: str = ""
+    """Why there is no normalised score; empty if there is one."""
+    kernel: Kernel | None = None
+    """The kernel."""
+    sizes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """The kernel's hyperparameters except angles, ratios and shears: `value` compares kernels that agree in them."""
 
     @property
     def value(self) -> float:
-        """The normalised score `log det(I + 𝒢)`."""
+        """The paper's score without its constant, `log det(I + 𝒢)`."""
         return self.determinant.value
 
     @property
@@ -131,13 +175,19 @@ class DataFreePile:
         """`m·PILE`."""
         return self.constant + self.determinant.value
 
+    def same_size(self, other: DataFreePile) -> bool:
+        """Return whether the kernels are of one family and one size: they differ in angles, ratios and shears only."""
+        if self.kernel is None or other.kernel is None or split(self.kernel)[1] != split(other.kernel)[1]:
+            return False
+        return all(np.array_equal(value, other.sizes[name]) for name, value in self.sizes.items())
+
     def __float__(self) -> float:
         return self.value
 
     def __repr__(self) -> str:
         return (
             f"DataFreePile(value={self.value:.8g}, error={self.error:.1e}, status={self.status!r}, "
-            f"raw={self.raw:.8g}, constant={self.constant:.8g}, size={self.size})"
+            f"raw={self.raw:.8g}, size={self.size}, normalised={self.normalised:.3g})"
         )
 
 
@@ -164,11 +214,23 @@ def calibrated_rho(on: Nodes | Observation | Iterable[Any]) -> float:
 
 
 def data_free_pile(model: Model, *, refine: float | int = 1.5, tolerance: float | int = 1e-6) -> DataFreePile:
-    """Return the score of a kernel for an equation without data: `log det(I + (2η/ρ) W^½ G W^½)`.
+    """Return the scores of a kernel for an equation without data.
 
-    `G` is the covariance of the imposed operators at their nodes, `W` holds the weights. As the rule is refined, the
-    value tends to the Fredholm determinant of `𝒢 = (2η/ρ) ∫ (A ⊗ A) k dμ`. It is small if samples of the prior nearly
-    satisfy the equation.
+    `value` is the paper's score `log det(I + (2η/ρ) W^½ G W^½)`. `G` is the covariance of the imposed operators at
+    their nodes, `W` holds the weights. As the rule is refined, the value tends to the Fredholm determinant of
+    `𝒢 = (2η/ρ) ∫ (A ⊗ A) k dμ`. It is small if samples of the prior nearly satisfy the equation. Kernels of smooth or
+    small functions therefore score well even if they contain no solutions: compare it between kernels of one family and
+    one size only.
+
+    `normalised` conditions the prior on the equation `A = Σ_α c_α ∂^α` at the nodes `z`. Between them, at the nodes `x`
+    of a finer rule, it compares the residual with the terms that must cancel:
+    `log(Σ_j w_j Var[A f(x_j) | z] / Σ_α Σ_j w_j c_α(x_j)² Var[∂^α f(x_j) | z])`. The noise at the nodes has the
+    variance `0.01² v Σ_j w_j / w_i`, with `v = k̄ Σ_α c_α² Π_i (π/L_i)^{2α_i}` for a domain with the sides `L` and a
+    prior with the variance `k̄`. So every kernel satisfies the equation to the same accuracy. A kernel without
+    solutions keeps only small functions, whose terms do not cancel. A kernel that is shorter than the gaps between the
+    nodes keeps functions that violate the equation between them. Both score about 0. If an operator has only one term,
+    `(v/k̄) Var[f | z]` takes its place. Functionals and conditions on boundaries are left out: their values are not
+    known, and zero values would exclude most solutions.
 
     Parameters
     ----------
@@ -188,7 +250,7 @@ def data_free_pile(model: Model, *, refine: float | int = 1.5, tolerance: float 
     >>> dt, dx = ps.partials(strip)
     >>> advection = ps.impose(dt + 2 * dx, 0.0, on=strip.interior(ps.GaussLegendre(16)))
     >>> ps.data_free_pile(ps.Model(ps.RBF(bandwidth=1.0), physics=advection))
-    DataFreePile(value=18.07168, error=5.9e-07, status='resolved', raw=1350.2525, constant=1332.1808, size=256)
+    DataFreePile(value=18.07168, error=5.9e-07, status='resolved', raw=1350.2525, size=256, normalised=-3.37)
     """
     factor, limit = _refinement(refine, tolerance)
     model = checked_without_data(model)
@@ -203,7 +265,59 @@ def data_free_pile(model: Model, *, refine: float | int = 1.5, tolerance: float 
     # log det C = log det S + log det(I + S^-½ ηQ S^-½): the noise alone makes the constant.
     constant = float(np.log(2 * math.pi * model.noise).sum())
     assert model.rho is not None
-    return DataFreePile(determinant, constant, float(model.rho), float(model.eta))
+    normalised, why = normalised_score(model)
+    roles = model.roles
+    sizes = {
+        name: value
+        for name, value in model.parameters.items()
+        if name.startswith("kernel.") and roles[name] not in SHAPE_ROLES
+    }
+    return DataFreePile(determinant, constant, float(model.rho), float(model.eta), normalised, why, model.kernel, sizes)
+
+
+def normalised_score(model: Model) -> tuple[float, str]:
+    """Return the normalised score of a model without data, or NaN and the reason why there is none."""
+    equations = equation_blocks(model)
+    if not equations:
+        return math.nan, "no equation is imposed inside a domain"
+    size = sum(block.size for block in equations)
+    if size > LARGEST_NORMALISED:
+        return math.nan, f"{size} nodes are more than {LARGEST_NORMALISED}"
+    finer = [block.refined(CHECK, 0.0) for block in equations]
+    for block, other in zip(equations, finer, strict=True):
+        if other is None:
+            return math.nan, f"{block} {block.unrefinable}"
+    checks = [block for block in finer if block is not None]
+    sides = np.ptp(np.concatenate([block.points for block in checks]), axis=0)
+    if not sides.all():
+        return math.nan, "the nodes do not extend along every axis"
+    measure = sum(float(block.weights.sum()) for block in equations)
+    variance = sum(
+        _mean_squares(model.kernel, [_as_term(b, (0,) * b.dimension)], b.weights / measure) for b in equations
+    )
+    scales = [variance * _size_of_terms(block, sides) for block in equations]
+    pairs = list(zip(equations, scales, strict=True))
+    rows = layout([block.scaled(np.sqrt(block.weights / measure / scale) / ACCURACY) for block, scale in pairs])
+    matrix = covariance(model.kernel, rows, 1.0)
+    matrix.T.flat[:: rows.size + 1] += 1.0
+    try:
+        factor = cholesky(matrix)
+    except NotFactorableError:
+        return math.nan, "the covariance of the equation is not positive definite to working precision"
+    residual = terms = 0.0
+    for block, scale in zip(checks, scales, strict=True):
+        weights = block.weights / float(sum(b.weights.sum() for b in checks))
+        parts = _terms(block)
+        residual += _mean_squares(model.kernel, [block], weights / scale, rows, factor)
+        if len(parts) > 1:
+            terms += _mean_squares(model.kernel, parts, weights / scale, rows, factor)
+        else:  # one term has nothing to cancel
+            terms += _mean_squares(
+                model.kernel, [_as_term(block, (0,) * block.dimension)], weights / variance, rows, factor
+            )
+    if not terms > 0:
+        return math.nan, f"no term of the equation varies under {model.kernel!r}"
+    return math.log(max(residual / terms, float(np.finfo(float).eps))), ""
 
 
 def fredholm_logdet(
@@ -285,6 +399,57 @@ def refine_without_data(model: Model, factor: float) -> Model | None:
     """
     blocks = [block.refined(factor, 0.0) for block in model.physics]
     return None if None in blocks else model.replace(physics=blocks)
+
+
+def equation_blocks(model: Model) -> list[Observation]:
+    """Return the physics that is imposed inside a domain: neither functionals nor conditions on boundaries."""
+    return [block for block in model.physics if not block.is_functional and not _is_boundary(block.region)]
+
+
+def _is_boundary(region: Region | None) -> bool:
+    """Whether a region is a part of a boundary, or a slice."""
+    if isinstance(region, RegionUnion):
+        return any(_is_boundary(part) for part in region.regions)
+    return region is not None and (region.normal is not None or (isinstance(region, Slice) and len(region.fixed) > 0))
+
+
+def _terms(block: Observation) -> list[Observation]:
+    """Return a block for each term `c_α ∂^α` of an operator that does not vanish."""
+    table = np.asarray(block.coefficients)
+    return [_as_term(block, alpha, row) for alpha, row in zip(block.indices, table, strict=True) if row.any()]
+
+
+def _as_term(block: Observation, alpha: MultiIndex, coefficients: Any = 1.0) -> Observation:
+    """Return the block of `c ∂^α` at the same points."""
+    table = np.broadcast_to(np.asarray(coefficients, float), (1, len(block.points)))
+    return dataclasses.replace(block, indices=(alpha,), table=table)
+
+
+def _size_of_terms(block: Observation, sides: Float[np.ndarray, " d"]) -> float:
+    """Return the mean of `Σ_α c_α² Π_i (π/L_i)^{2α_i}`: the terms of a unit function, half a period on each side."""
+    squares = np.asarray(block.coefficients) ** 2 @ (block.weights / block.weights.sum())
+    rates = [float(np.prod((math.pi / sides) ** (2 * np.asarray(alpha)))) for alpha in block.indices]
+    return float(squares @ rates)
+
+
+def _mean_squares(
+    kernel: Kernel,
+    blocks: Sequence[Observation],
+    weights: Float[np.ndarray, " n"],
+    given: Layout | None = None,
+    factor: CholeskyFactor | None = None,
+) -> float:
+    """Return `Σ_b Σ_j w_j Var[L_b f(x_j)]`, conditional on rows with unit noise if their Cholesky factor is given."""
+    total = 0.0
+    for tile in layout([block.scaled(np.sqrt(weights)) for block in blocks]).tiles:
+        prior = variances(kernel, tile, 1.0)
+        if given is None or factor is None:
+            total += float(prior.sum())
+            continue
+        across = block_covariance(kernel, given, single_tile(tile), 1.0)
+        explained = (factor.half_solve(across) ** 2).sum(axis=0)
+        total += float(np.maximum(prior - explained, 0.0).sum())
+    return total
 
 
 def whitened(model: Model) -> Layout:

@@ -62,7 +62,7 @@ class Score:
         def is_given(i: int) -> bool:
             if self.given == "exact":
                 return model.is_exact(i)
-            return self.given == "physics" or model.blocks[i].is_homogeneous
+            return self.given == "physics" or model.blocks[i].zero
 
         return tuple(i for i in range(len(model.data), len(model.blocks)) if is_given(i))
 

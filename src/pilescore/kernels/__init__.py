@@ -18,7 +18,7 @@ from .nonstationary import Constant, FunctionKernel, IntegratedWiener, Linear, P
 from .spectral_density import draw_frequencies as draw_frequencies
 from .spectral_density import is_separately_even as is_separately_even
 from .spectral_density import log_spectral_density as log_spectral_density
-from .stationary import RBF, AnisotropicRBF, Cosine, FullCovarianceRBF, Matern, Periodic, RationalQuadratic
+from .stationary import RBF, AnisotropicRBF, Cosine, FullCovarianceRBF, Matern, Periodic, RationalQuadratic, ShearedRBF
 from .stationary import Radial as Radial
 from .stationary import Stationary as Stationary
 
@@ -37,6 +37,7 @@ __all__ = [
     "Periodic",
     "Polynomial",
     "RationalQuadratic",
+    "ShearedRBF",
     "Warped",
     "Wiener",
     "hyperparameter",

@@ -21,7 +21,7 @@ Scalar: TypeAlias = Any
 Hyperparameter: TypeAlias = Any
 """One or more free numbers: any array of reals on input, stored as a float64 JAX array."""
 
-Role: TypeAlias = Literal["length", "period", "variance", "ratio", "angle", "number"]
+Role: TypeAlias = Literal["length", "period", "variance", "ratio", "angle", "shear", "number"]
 """The kind of quantity of a hyperparameter."""
 
 ROLES = get_args(Role)

@@ -14,9 +14,9 @@ from jaxtyping import Array, Float
 from ..errors import InputError, require
 from .algebra import LinearMap, On, Product, Scaled, Sum
 from .base import Kernel
-from .stationary import RBF, AnisotropicRBF, Cosine, FullCovarianceRBF, Matern, Radial
+from .stationary import RBF, AnisotropicRBF, Cosine, FullCovarianceRBF, Matern, Radial, ShearedRBF
 
-GAUSSIAN = (RBF, AnisotropicRBF, FullCovarianceRBF)
+GAUSSIAN = (RBF, AnisotropicRBF, ShearedRBF, FullCovarianceRBF)
 
 KNOWN = (
     "RBF, AnisotropicRBF, FullCovarianceRBF and Matern kernels, also times a Cosine; their sums and multiples; and "
@@ -129,7 +129,9 @@ def draw_frequencies(
     if isinstance(kernel, LinearMap):
         omega, variance = draw_frequencies(kernel.kernel, kernel.matrix.shape[0], count, rng)
         return omega @ kernel.matrix, variance
-    raise _unknown(kernel, "RBF, AnisotropicRBF, FullCovarianceRBF, Matern and Cosine kernels and their combinations")
+    raise _unknown(
+        kernel, "RBF, AnisotropicRBF, ShearedRBF, FullCovarianceRBF, Matern and Cosine kernels and their combinations"
+    )
 
 
 def _root(kernel: Radial, dimension: int) -> Float[Array, "d d"]:

@@ -201,6 +201,46 @@ class AnisotropicRBF(Radial):
         require_coordinates("AnisotropicRBF", points, points.shape[1] == 2, "2 coordinates")
 
 
+class ShearedRBF(Radial):
+    """The Gaussian kernel of sheared coordinates in two dimensions, `exp(−½ (δ_0²/h_0² + (δ_1 − c δ_0)²/h_1²))`.
+
+    It suits transport with the velocity `c`, where the first coordinate is the time: `h_1` is the length of a moving
+    pattern, and `h_0` the time in which the pattern changes. The area of the kernel does not depend on the shear.
+
+    Parameters
+    ----------
+    shear
+        The velocity `c`.
+    bandwidth
+        The lengths `h`: one positive number, or one for each coordinate.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> kernel = ps.kernels.ShearedRBF(shear=50.0, bandwidth=[10.0, 0.5])
+    >>> round(float(kernel((0.0, 0.0), (0.1, 5.0))), 4)  # along a characteristic
+    1.0
+    """
+
+    shear: Hyperparameter = hyperparameter("shear", "ShearedRBF shear")
+    bandwidth: Hyperparameter = hyperparameter("length", "ShearedRBF bandwidth", default=1.0)
+
+    smoothness = RBF.smoothness
+    exponential = RBF.exponential
+    profile = RBF.profile
+
+    def metric(self, dimension: int) -> Metric:
+        """Return `SᵀDS`, with the shear `S` and `D = diag(h⁻²)`."""
+        along, across = (1.0 / _entry(self.bandwidth, axis) ** 2 for axis in (0, 1))
+        mixed = -self.shear * across
+        return (along + self.shear**2 * across, mixed), (mixed, across)
+
+    def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
+        """Require two dimensions."""
+        require_coordinates("ShearedRBF", points, points.shape[1] == 2, "2 coordinates")
+        _check_vector(self, "bandwidth", self.bandwidth, points)
+
+
 class FullCovarianceRBF(Radial):
     """The Gaussian kernel `exp(−½ δᵀ Σ⁻¹ δ)` with a full matrix `Σ` of squared lengths.
 

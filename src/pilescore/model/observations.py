@@ -197,6 +197,8 @@ class Observation(eqx.Module):
     """The operator's coefficients at the points; None if they depend on parameters."""
     source: Any = eqx.field(static=True, default=None)
     """The number or function that the values of physics were computed from; None if values were given."""
+    zero: bool = eqx.field(static=True, default=False)
+    """Whether it is physics whose imposed values are all zero; the targets of a linearisation need not be zero."""
     exact: bool = eqx.field(static=True, default=False)
     """Whether the block holds exactly: its weights are those of a tolerance near rounding, not of a noise."""
 
@@ -209,11 +211,6 @@ class Observation(eqx.Module):
     def dimension(self) -> int:
         """The number of coordinates."""
         return int(self.points.shape[1])
-
-    @property
-    def is_homogeneous(self) -> bool:
-        """Whether the block is physics whose imposed values are all zero."""
-        return self.role == "physics" and not self.values.any()
 
     @property
     def is_functional(self) -> bool:
@@ -499,7 +496,10 @@ def _observation(
             array.flags.writeable = False  # blocks are immutable: results computed from them are cached
     scalar = None if temperature is None else jnp.asarray(float(temperature))
     known = None if isinstance(operator, Operator) and operator.has_parameters else table
-    return Observation(role, name, operator, points, matrix, values, weights, scalar, nodes, region, indices, known)
+    zero = role == "physics" and not values.any()
+    return Observation(
+        role, name, operator, points, matrix, values, weights, scalar, nodes, region, indices, known, zero=zero
+    )
 
 
 def _table(operator: Operator, points: Float[np.ndarray, "q d"]) -> Float[np.ndarray, "terms q"]:

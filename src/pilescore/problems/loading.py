@@ -21,11 +21,11 @@ from ..domains import Box
 from ..equations import RESERVED, Parameter
 from ..equations.text import Language, ParameterFunction
 from ..errors import InputError, describe, listed, require
-from ..inference import as_score
-from ..kernels import RBF, AnisotropicRBF, Kernel, Matern, Periodic, RationalQuadratic
+from ..inference import as_score, equation_blocks
+from ..kernels import RBF, AnisotropicRBF, Kernel, Matern, Periodic, RationalQuadratic, ShearedRBF
 from ..model import Model, Observation, check_smoothness, is_of_kernel, is_positive, named_paths, role_of
 from ..parallel import require_memory
-from ..search import default_bounds, free_name
+from ..search import data_free_choice, default_bounds, free_name
 from ..solvers import Solver, as_solver
 from . import observations, schema
 from .boundaries import condition
@@ -120,8 +120,8 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
         model = log.attempt(("kernel", i), _model, candidate.kernel, noise, operators, context, solver)
         if model is not None:
             name = free_name(candidate.name, {*models})
-            models[name] = model
             over[name] = kernel_bounds(model, candidate) | dict(noise.over) | bounds
+            models[name] = _with_data_free_shear(model, candidate, over[name], bool(bounds))
     first = next(iter(models.values()), None)
     if first is not None and first.solver.forms_covariance:
         log.attempt((), require_memory, first.size, 8.0 * first.size**2 + jet_bytes(first))
@@ -332,7 +332,7 @@ def _candidate(
     table: schema.KernelTable, place: Place, context: ParsingContext, names: Sequence[str], depth: int
 ) -> KernelCandidate:
     require(depth < MAX_KERNEL_DEPTH, "kernel", f"{depth} nested levels of parts", f"at most {MAX_KERNEL_DEPTH - 1}")
-    on = list(names) if table.on is None else table.on
+    on = _default_coordinates(table, names) if table.on is None else table.on
     for name in on:
         require(name in names, "on", name, f"coordinates among {listed(list(names))}")
     require(len(set(on)) == len(on), "on", on, "each coordinate once")
@@ -353,6 +353,12 @@ def _candidate(
         return made
     axes = [list(names).index(name) for name in on]
     return dataclasses.replace(made, name=f"{made.name}({', '.join(on)})", kernel=made.kernel.on(*axes))
+
+
+def _default_coordinates(table: schema.KernelTable, names: Sequence[str]) -> list[str]:
+    """Return all coordinates; a sheared kernel has the time first."""
+    first = [name for name in names if name == "t" and isinstance(table, schema.ShearedRBFTable)]
+    return [*first, *(name for name in names if name not in first)]
 
 
 def _composite(
@@ -382,6 +388,11 @@ def _simple(table: schema.KernelTable, extent: np.ndarray) -> Kernel:
         require(dimension == 2, "type", table.type, f"two coordinates, not {dimension}")
         diagonal = float(np.arctan2(extent[1], extent[0]))
         return AnisotropicRBF(start_of(table.theta, diagonal), start_of(table.s, 0.7), start_of(table.bandwidth, usual))
+    if isinstance(table, schema.ShearedRBFTable):
+        require(dimension == 2, "type", table.type, f"two coordinates, not {dimension}")
+        lengths = table.bandwidth if isinstance(table.bandwidth, list) else start_of(table.bandwidth, 0.3 * extent)
+        require(np.size(lengths) in (1, 2), "bandwidth", lengths, "2 numbers, one for each coordinate")
+        return ShearedRBF(start_of(table.shear, 0.0), np.broadcast_to(np.asarray(lengths, float), (2,)))
     assert isinstance(table, schema.RadialTable)
     given = table.bandwidth
     if isinstance(given, list):
@@ -395,6 +406,25 @@ def _simple(table: schema.KernelTable, extent: np.ndarray) -> Kernel:
     if isinstance(table, schema.RationalQuadraticTable):
         return RationalQuadratic(start_of(table.alpha, 1.0), start)
     return RBF(start)
+
+
+def _with_data_free_shear(model: Model, candidate: KernelCandidate, over: Mapping[str, Any], inferred: bool) -> Model:
+    """Return the model with shears that suit its equations, if the file has no start for them and equations are known.
+
+    The evidence has many optima in the shear, and a search from a wrong velocity does not find the right one. The
+    data-free score has one.
+    """
+    equations = equation_blocks(model)
+    if inferred or not equations or any(block.is_nonlinear for block in equations):
+        return model
+    roles = model.roles
+    kernel = [name for name, places in named_paths(model).items() if is_of_kernel(places[0])]
+    for name, (given, _) in zip(kernel, candidate.numbers, strict=True):
+        free = given is None or (isinstance(given, schema.Unknown) and given.start is None)
+        if free and roles[name] == "shear":
+            chosen = data_free_choice(model.replace(data=()), {name: over[name]})
+            model = model.replace({name: chosen[name]})
+    return model
 
 
 def kernel_bounds(model: Model, candidate: KernelCandidate) -> dict[str, Any]:

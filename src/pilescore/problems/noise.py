@@ -135,10 +135,6 @@ class _Sizes:
             self.prior = max(self.usual[id(block)].scale() for block in nonzero)
             self.unknown = min(operator_size(RBF(SHORT_BANDWIDTH * extent), block).scale() for block in nonzero)
 
-    def of(self, block: Observation) -> float:
-        """Return the squared size of what a block observes."""
-        return max(self.usual[id(block)].size(self.unknown), mean_square(block))
-
 
 def _spread(block: Observation) -> float:
     """Return the variance of the values, or their mean square if they are all equal."""

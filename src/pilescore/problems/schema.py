@@ -88,7 +88,7 @@ PositiveChoice: TypeAlias = Annotated[float | Unknown, AfterValidator(_positive)
 NodeCounts: TypeAlias = Count | dict[str, Count]
 NODES = (
     "the number of nodes on each axis (sobol and monte-carlo: in total): a whole number, or one per coordinate as "
-    "{ x = 13, y = 9 }; by default 30 in one dimension, 12 in two, 6 in three, 4 in more"
+    "{ x = 13, y = 9 }; by default 40 in one dimension, 16 in two, 7 in three, 4 in more"
 )
 RuleName: TypeAlias = Literal["gauss-legendre", "fejer", "clenshaw-curtis", "chebyshev", "sobol", "monte-carlo"]
 RULE = f"a quadrature rule: {', '.join(get_args(RuleName))}"
@@ -263,6 +263,20 @@ class AnisotropicRBFTable(KernelTable):
     bandwidth: Annotated[PositiveChoice | None, Field(description=POSITIVE)] = None
 
 
+class ShearedRBFTable(KernelTable):
+    """A Gaussian kernel for transport, of the time and the position in a frame that moves with a velocity.
+
+    The time is the first coordinate of `on`; by default the coordinate `t`, or else the first one.
+    """
+
+    type: Literal["sheared-rbf"]
+    shear: Annotated[
+        Choice | None,
+        Field(description=f"the velocity: {CHOICE}; by default unknown, and chosen first by the equations alone"),
+    ] = None
+    bandwidth: Annotated[Bandwidth | None, Field(description=BANDWIDTH)] = None
+
+
 class CompositeKernelTable(KernelTable):
     """A sum or a product of kernels."""
 
@@ -380,6 +394,7 @@ KERNELS = _by_type(
     RationalQuadraticTable,
     PeriodicKernelTable,
     AnisotropicRBFTable,
+    ShearedRBFTable,
     CompositeKernelTable,
 )
 DOCUMENTED: dict[str, Sequence[type[TomlTable]]] = {

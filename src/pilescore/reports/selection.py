@@ -13,7 +13,7 @@ from ..problems import Selection, parameter_text, score_text
 from ..search import degrees_text
 from .contents import Curve, Figure, Lines, Mark, Panel, Picture, Report, Section, TextTable
 
-SIGNED_ROLES = ("coefficient", "angle", "number")
+SIGNED_ROLES = ("coefficient", "angle", "shear", "number")
 """The roles of hyperparameters that can be negative."""
 
 

@@ -15,7 +15,7 @@ from .derived import Derived
 from .derived import derived_value as derived_value
 from .descent import Curvature, DescentResult
 from .descent import find_curvature as find_curvature
-from .landscape import data_free_landscape
+from .landscape import data_free_choice, data_free_landscape
 from .minimum import Minimum, minimize
 from .objective import Objective as Objective
 from .options import RunOptions, SearchOptions
@@ -41,6 +41,7 @@ __all__ = [
     "SearchOptions",
     "choose",
     "compare",
+    "data_free_choice",
     "data_free_landscape",
     "minimize",
     "sweep",

@@ -205,21 +205,28 @@ class DataFreeCandidate(Scored):
     pile: DataFreePile
 
     def row(self, score: Score) -> dict[str, Any]:
-        """Return the data-free score with its resolution."""
+        """Return the data-free scores with their resolution."""
+        pile = self.pile
+        missing = f"no normalised score: {pile.unnormalised}" if pile.unnormalised else ""
         return {
-            "value": self.pile.value,
-            "error": self.pile.error,
-            "status": self.pile.status,
-            "size": self.pile.size,
+            "value": pile.value,
+            "normalised": pile.normalised,
+            "error": pile.error,
+            "status": pile.status,
+            "size": pile.size,
             "fitted": 0,
-            "warnings": self.pile.determinant.reason,
-            "energy": 0.5 * self.pile.value,
+            "warnings": "; ".join(filter(None, [pile.determinant.reason, missing])),
+            "energy": 0.5 * pile.value,
         }
 
     def incomparable(self, other: Any, name: str, row: Mapping[str, Any], other_row: Mapping[str, Any]) -> str:
-        """Return whether the temperatures differ."""
-        same = (self.pile.rho, self.pile.eta) == (other.pile.rho, other.pile.eta)
-        return "" if same else f"other temperatures than {name!r}"
+        """Return whether the temperatures differ, or the family or size of the kernels."""
+        reasons = []
+        if (self.pile.rho, self.pile.eta) != (other.pile.rho, other.pile.eta):
+            reasons.append(f"other temperatures than {name!r}: values are not comparable")
+        if not self.pile.same_size(other.pile):
+            reasons.append(f"another family or size of kernel than {name!r}: values are not comparable")
+        return "; ".join(reasons)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

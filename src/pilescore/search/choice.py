@@ -358,6 +358,9 @@ def default_bounds(role: str, value: np.ndarray, positive: bool, extent: np.ndar
         low, high = value / 100.0, value * 100.0
     elif role == "angle":
         low, high = value - math.pi / 2, value + math.pi / 2
+    elif role == "shear":  # a velocity: up to ten crossings of the domain
+        speed = 10.0 * float(extent[-1] / extent[0])
+        low, high = np.full(value.shape, -speed), np.full(value.shape, speed)
     else:
         size = 10.0 * max(float(np.abs(value).max()), 1.0 / float(extent.max()))
         low, high = np.full(value.shape, -size), np.full(value.shape, size)

@@ -53,8 +53,12 @@ def compare(
         observation; `nats`, the log evidence that the best has more (3 is clear, 5 is strong); `penalised`, the same
         after `½ log n` nats for each of the `fitted` hyperparameters of a `Minimum`; `fit`, `complexity`, `size`;
         `warnings`. Candidates are ranked by `penalised`, so `nats` is negative for a candidate that is slightly better
-        than the best with more hyperparameters. Data-free scores have `value` instead of `pile`, `error` and `status`.
-        Networks have `pile`, `difference`, `nats`, `form`, the terms, `misfit`, `training_loss`, `parameters`, `size`.
+        than the best with more hyperparameters. Networks have `pile`, `difference`, `nats`, `form`, the terms,
+        `misfit`, `training_loss`, `parameters`, `size`.
+
+        Data-free scores have `value` instead of `pile`, `normalised`, `error` and `status`. They are ranked by `value`
+        if kernels are of one family and differ in angles, ratios and shears only, at equal temperatures. Otherwise
+        values are not comparable: `warnings` says so, and candidates are ranked by `normalised`.
 
         With `held_out`: `rank`; `log_density`, the mean over the `size` held-out values, each by itself; `difference`,
         how far it is below the best; `standard_error` of that difference over the values (a difference below two
@@ -116,12 +120,16 @@ def ranked(candidates: Mapping[str, Candidate], rows: dict[str, dict[str, Any]])
 
 
 def _ranked(scored: Mapping[str, Scored], rows: dict[str, dict[str, Any]]) -> pd.DataFrame:
-    table = _with_warnings(scored, rows)
+    reasons = _incomparable(scored, rows)
+    table = _with_warnings(rows, reasons)
     # Schwarz's criterion: a model that contains another one is never worse at its optimum.
     penalised = table["energy"] + 0.5 * table["fitted"] * np.log(table["size"].astype(float))
-    table = table.assign(penalised_energy=penalised).sort_values("penalised_energy", kind="stable", na_position="last")
+    table = table.assign(penalised_energy=penalised)
     key = "value" if "value" in table else "pile"
-    table.insert(0, "rank", table["penalised_energy"].rank(method="first").astype("Int64"))
+    normalised = key == "value" and any(reasons.values()) and bool(table["normalised"].notna().all())
+    order = "normalised" if normalised else "penalised_energy"
+    table = table.sort_values(order, kind="stable", na_position="last")
+    table.insert(0, "rank", table[order].rank(method="first").astype("Int64"))
     table.insert(2, "difference", table[key] - table[key].iloc[0])
     table.insert(3, "nats", table["energy"] - table["energy"].iloc[0])
     table.insert(4, "penalised", table["penalised_energy"] - table["penalised_energy"].iloc[0])
@@ -130,17 +138,21 @@ def _ranked(scored: Mapping[str, Scored], rows: dict[str, dict[str, Any]]) -> pd
 
 def _network_table(scored: Mapping[str, Scored], rows: dict[str, dict[str, Any]]) -> pd.DataFrame:
     """Return networks ranked by their scores."""
-    table = _with_warnings(scored, rows).sort_values("pile", kind="stable", na_position="last")
+    table = _with_warnings(rows, _incomparable(scored, rows)).sort_values("pile", kind="stable", na_position="last")
     table.insert(0, "rank", table["pile"].rank(method="first").astype("Int64"))
     table.insert(2, "difference", table["pile"] - table["pile"].iloc[0])
     return table.assign(nats=table["nats"] - table["nats"].iloc[0])
 
 
-def _with_warnings(scored: Mapping[str, Scored], rows: dict[str, dict[str, Any]]) -> pd.DataFrame:
-    """Return rows as a table, with a warning for each candidate that cannot be compared with the first."""
+def _incomparable(scored: Mapping[str, Scored], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return why each candidate but the first cannot be compared with the first; an empty string if it can."""
     (first_name, first), *others = scored.items()
-    for name, candidate in others:
-        reason = candidate.incomparable(first, first_name, rows[name], rows[first_name])
+    return {name: other.incomparable(first, first_name, rows[name], rows[first_name]) for name, other in others}
+
+
+def _with_warnings(rows: dict[str, dict[str, Any]], reasons: Mapping[str, str]) -> pd.DataFrame:
+    """Return rows as a table, with a warning for each candidate that cannot be compared with the first."""
+    for name, reason in reasons.items():
         rows[name]["warnings"] = "; ".join(filter(None, [rows[name]["warnings"], reason]))
     return pd.DataFrame.from_dict(rows, orient="index")
 

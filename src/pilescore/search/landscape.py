@@ -15,9 +15,16 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 from ..covariance import split, split_tiles, symmetric
-from ..errors import as_positive
-from ..inference import checked_without_data, refine_without_data, whitened
-from ..model import Model, as_grid, find, is_of_kernel, kernel_paths, named_paths, path_of
+from ..errors import as_positive, require
+from ..inference import (
+    SHAPE_ROLES,
+    checked_without_data,
+    equation_blocks,
+    normalised_score,
+    refine_without_data,
+    whitened,
+)
+from ..model import Model, as_grid, find, is_of_kernel, is_positive, kernel_paths, named_paths, path_of, role_of
 from ..parallel import ONE_BLAS_THREAD, cores, progress_bar, require_memory
 
 CHUNK = 50
@@ -29,6 +36,7 @@ def data_free_landscape(
     grid: Mapping[str, Any],
     *,
     tolerance: float | int = 1e-3,
+    normalised: bool = False,
     progress: bool | None = None,
 ) -> xr.Dataset:
     """Return the data-free scores of a model on a grid of hyperparameters.
@@ -43,6 +51,9 @@ def data_free_landscape(
     tolerance
         As for `data_free_pile`, but for the change from a rule with half the nodes on each axis, which is much larger
         than the error.
+    normalised
+        Add the normalised score, which compares kernels of different bandwidths; `value` compares angles and stretches.
+        It takes about ten times as long.
     progress
         Show a progress bar; by default only on a terminal.
 
@@ -50,7 +61,7 @@ def data_free_landscape(
     -------
     xarray.Dataset
         `value`, `raw` and `constant` at each point of the grid, `error` (the change from the coarser rule) and
-        `status`: resolved, unresolved, or failed.
+        `status`: resolved, unresolved, or failed; `normalised`, if asked for.
 
     Examples
     --------
@@ -89,7 +100,71 @@ def data_free_landscape(
     resolved = error <= relative * np.maximum(1.0, np.abs(fine))
     status = np.where(np.isnan(fine), "failed", np.where(resolved, "resolved", "unresolved"))
     columns = {"value": fine, "raw": fine + constant, "constant": constant, "error": error, "status": status}
+    if normalised:
+        columns["normalised"] = _normalised(model, axes)
     return xr.Dataset({name: (tuple(axes), array) for name, array in columns.items()}, coords=axes)
+
+
+def data_free_choice(
+    model: Model, over: Mapping[str, Any], *, points: int = 41, rounds: int = 4, progress: bool | None = False
+) -> dict[str, float]:
+    """Return the hyperparameters of a kernel that suit the equations best, without data.
+
+    A grid covers the bounds; each further grid covers two steps of the last one about its lowest point. Conditions on
+    boundaries and functionals are left out.
+
+    Parameters
+    ----------
+    model
+        A model without data, as for `data_free_pile`.
+    over
+        Bounds `(low, high)` of numbers of the kernel by name, as in `minimize`. If all are angles, ratios or shears,
+        the paper's score is minimised, otherwise the normalised score.
+    points
+        The number of values of each hyperparameter on each grid.
+    rounds
+        The number of grids.
+    progress
+        As in `data_free_landscape`.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> strip = ps.Box(t=(0, 1), x=(0, 6))
+    >>> dt, dx = ps.partials(strip)
+    >>> advection = ps.impose(dt + 50 * dx, 0.0, on=strip.interior(ps.GaussLegendre(8)))
+    >>> model = ps.Model(ps.kernels.ShearedRBF(shear=0.0, bandwidth=[0.3, 1.8]), physics=advection)
+    >>> round(ps.search.data_free_choice(model, {"kernel.shear": (-60, 60)})["kernel.shear"], -1)
+    50.0
+    """
+    check_without_data(model)
+    equations = equation_blocks(model)
+    require(len(equations) > 0, "model", model.physics, "an equation inside a domain")
+    alone = model.replace(physics=equations)
+    paths = {name: path_of(alone, name) for name in over}
+    positive = {name: is_positive(alone, path) for name, path in paths.items()}
+    key = "value" if all(role_of(alone, path) in SHAPE_ROLES for path in paths.values()) else "normalised"
+    bounds = {name: tuple(map(float, pair)) for name, pair in over.items()}
+    best: dict[str, float] = {}
+    for _ in range(rounds):
+        grid = {
+            name: np.geomspace(low, high, points) if positive[name] else np.linspace(low, high, points)
+            for name, (low, high) in bounds.items()
+        }
+        found = data_free_landscape(alone, grid, normalised=key == "normalised", progress=progress)[key]
+        lowest = {str(name): int(index) for name, index in found.argmin(...).items()}
+        best = {name: float(grid[name][i]) for name, i in lowest.items()}
+        bounds = {name: (grid[name][max(i - 1, 0)], grid[name][min(i + 1, points - 1)]) for name, i in lowest.items()}
+    return best
+
+
+def _normalised(model: Model, axes: Mapping[str, Float[np.ndarray, " k"]]) -> Float[np.ndarray, "..."]:
+    """Return the normalised score at every point of a grid."""
+    scores = np.empty([len(column) for column in axes.values()])
+    for index in np.ndindex(scores.shape):
+        point = {name: column[i] for (name, column), i in zip(axes.items(), index, strict=True)}
+        scores[index] = normalised_score(model.replace(point))[0]
+    return scores
 
 
 def _kernel_numbers(model: Model, axes: Mapping[str, Float[np.ndarray, " k"]]) -> list[Float[np.ndarray, "K ..."]]:

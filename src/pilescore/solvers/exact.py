@@ -45,7 +45,7 @@ def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool =
         return model
     scale, blocks = _scale(model), list(model.blocks)
     for i in todo:
-        factor = 1.0 if blocks[i].is_homogeneous and not blocks[i].is_nonlinear else SOURCE_FACTOR
+        factor = 1.0 if blocks[i].zero and not blocks[i].is_nonlinear else SOURCE_FACTOR
         blocks[i] = blocks[i].within(factor * tolerance * _deviations(model, blocks[i], scale))
     return model.replace(physics=blocks[len(model.data) :])
 

@@ -12,7 +12,7 @@ from ...covariance import prior_variances
 from ...errors import PilescoreError, PrecisionWarning, listed
 from ...inference import Posterior, Score, systems_of
 from ...model import Model
-from ...solvers import EPS, solve
+from ...solvers import EPS, IMPRECISE_NATS, solve
 from ..context import DiagnosisContext
 from ..findings import Finding
 
@@ -32,8 +32,13 @@ LARGEST_REFINED = 5000
 
 def ill_conditioned(context: DiagnosisContext) -> Finding:
     """Check how many digits of the score are lost to rounding."""
-    residuals = context.residuals
+    residuals, model = context.residuals, context.model
     error = sum(residuals.rounding) / len(residuals.alpha)
+    fires = None
+    if any(model.is_exact(i) for i in range(len(model.blocks))):
+        # Exact equations cost digits by design. The score is of the others given them, and what counts is nats.
+        pile = systems_of(model, context.score, explain=False).pile(context.score)
+        error, fires = pile.rounding, pile.size * pile.rounding > 2.0 * IMPRECISE_NATS
     lost = [
         math.log10(max(rounding / (EPS * max(abs(term), 1.0)), 1.0))
         for rounding, term in zip(residuals.rounding, residuals.terms, strict=True)
@@ -46,6 +51,7 @@ def ill_conditioned(context: DiagnosisContext) -> Finding:
         f"Rounding takes {lost[0]:.0f} of 16 digits of log det C and {lost[1]:.0f} of the fit (condition number about "
         f"{residuals.condition:.0e}).",
         "a larger gamma or rho, shorter lengths, a rougher kernel such as Matern; ps.pile names the blocks.",
+        fires=fires,
         digits_lost={"logdet": lost[0], "fit": lost[1]},
         condition=residuals.condition,
     )
