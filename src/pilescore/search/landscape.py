@@ -137,7 +137,7 @@ def data_free_choice(
     >>> round(ps.search.data_free_choice(model, {"kernel.shear": (-60, 60)})["kernel.shear"], -1)
     50.0
     """
-    check_without_data(model)
+    model = checked_without_data(model)
     equations = equation_blocks(model)
     require(len(equations) > 0, "model", model.physics, "an equation inside a domain")
     alone = model.replace(physics=equations)
