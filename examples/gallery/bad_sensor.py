@@ -38,8 +38,8 @@ print(f"readings range from {readings.min():.2f} to {readings.max():.2f}; sensor
 # ## Fit and diagnose
 #
 # By itself this value is not suspicious. PILE chooses the bandwidth, the noise `gamma` and the prior variance `eta`.
-# The equation and the condition at the inner wall are exact, so we score the readings given both. Quadrature rules
-# work on the ring as on a box.
+# The equation and the condition at the inner wall are exact: `impose` and `dirichlet` have neither `noise` nor `rho`.
+# Quadrature rules work on the ring as on a box.
 
 
 def fit(keep: np.ndarray, equation: bool = True) -> tuple[ps.Minimum, ps.diagnosis.Diagnosis]:
@@ -51,12 +51,9 @@ def fit(keep: np.ndarray, equation: bool = True) -> tuple[ps.Minimum, ps.diagnos
         data=ps.observe(ps.identity, readings[keep], at=sensors[keep], domain=ring, name="sensors"),
         physics=[heat, wall] if equation else [],
         gamma=2 * 0.1**2,
-        rho=1e-3,
     )
     over = {"kernel.bandwidth": (0.2, 10), "gamma": (1e-5, 1), "eta": (0.01, 100)}
-    best = ps.minimize(
-        model, over, score=ps.Score("physics" if equation else "exact"), run=ps.RunOptions(progress=False)
-    )
+    best = ps.minimize(model, over, run=ps.RunOptions(progress=False))
     return best, ps.diagnose(best, checks=["outliers", "miscalibrated"])
 
 

@@ -32,7 +32,7 @@ def measured(kernel: ps.Kernel, count: int) -> ps.Model:
     points = rng.uniform(0, 1, (count, 2))
     readings = wave(points) + NOISE * rng.standard_normal(count)
     data = ps.observe(ps.identity, values=readings, at=points, noise=NOISE)
-    return ps.Model(kernel, data, ps.impose(helmholtz, 0.0, on=on, noise=0.02))
+    return ps.Model(kernel, data, ps.impose(helmholtz, 0.0, on=on))
 
 
 # %%
@@ -40,12 +40,12 @@ def measured(kernel: ps.Kernel, count: int) -> ps.Model:
 #
 # A sweep shows the whole curve. `minimize` uses the exact gradient and finds the minimum to more digits, with a
 # standard error from the curvature of the evidence there. It starts from the value in the model and from points spread
-# over the bounds. The equation is exact, so we score the readings given the physics.
+# over the bounds. The equation is exact, so the score is that of the readings given the equation.
 
 model = measured(ps.RBF(bandwidth=0.5), count=30)
 h = np.geomspace(0.03, 3, 33)
-scores = ps.sweep(model, {"kernel.bandwidth": h}, score="given_physics")
-best = ps.minimize(model, {"kernel.bandwidth": (0.03, 3)}, starts=4, score="given_physics")
+scores = ps.sweep(model, {"kernel.bandwidth": h})
+best = ps.minimize(model, {"kernel.bandwidth": (0.03, 3)}, starts=4)
 print(best)
 
 chosen, error = best.values["kernel.bandwidth"], best.standard_errors["kernel.bandwidth"]
@@ -66,7 +66,7 @@ assert max(run.pile for run in best.descents) - best.pile.value < 1e-3
 # This is the same model with two bandwidths. The bounds apply to each of them.
 
 both = measured(ps.RBF(bandwidth=[0.5, 0.5]), count=30)
-best_both = ps.minimize(both, {"kernel.bandwidth": (0.03, 10)}, starts=4, score="given_physics")
+best_both = ps.minimize(both, {"kernel.bandwidth": (0.03, 10)}, starts=4)
 print(best_both)
 table = ps.compare({"one bandwidth": best, "one for each axis": best_both})
 print(table[["rank", "pile", "nats", "penalised", "fitted"]].round(2))
@@ -109,7 +109,7 @@ assert errors["per axis"] < 0.5 * errors["chosen"]
 # end in another minimum, in which the readings are unrelated to each other. Its PILE is higher, so the best of several
 # starts avoids it; a single start may not.
 
-few = ps.minimize(measured(both.kernel, count=20), {"kernel.bandwidth": (0.03, 10)}, starts=4, score="given_physics")
+few = ps.minimize(measured(both.kernel, count=20), {"kernel.bandwidth": (0.03, 10)}, starts=4)
 print(few)
 assert few.at_bounds == {"kernel.bandwidth[1]": "upper"}
 assert sum(run.pile > few.pile.value + 1 for run in few.descents) == 2

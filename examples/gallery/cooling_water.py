@@ -42,8 +42,8 @@ hours = np.arange(len(temperature))[:, None] / 60
 # and $b$.
 #
 # Differentiating once removes the room temperature $T$, which was not recorded: $(\partial + a)\, u' = 0$ and
-# $(\partial + a)(\partial + b)\, u' = 0$. The noise of each law is a thousandth of its largest term. The rates are
-# inferred together with everything else. The third candidate is *no law*: a smooth curve.
+# $(\partial + a)(\partial + b)\, u' = 0$. Each law is imposed as exact. The rates are inferred together with everything
+# else. The third candidate is *no law*: a smooth curve.
 #
 # We leave out the first ten minutes, which show a third, faster rate (a least-squares fit of three exponentials gives
 # 14 per hour, perhaps from the probe). We also hold out all readings after two hours, to test the predictions.
@@ -56,8 +56,8 @@ time = ps.Box(t=(1 / 6, hours[-1, 0]))
 nodes = time.interior(ps.GaussLegendre(40))
 a, b = ps.parameter("a", 0.8), ps.parameter("b", 4.0)  # per hour
 laws = {
-    "Newton": ps.impose(dt**2 + a * dt, 0.0, on=nodes, noise=0.15),
-    "two bodies": ps.impose(dt**3 + (a + b) * dt**2 + a * b * dt, 0.0, on=nodes, noise=0.4),
+    "Newton": ps.impose(dt**2 + a * dt, 0.0, on=nodes),
+    "two bodies": ps.impose(dt**3 + (a + b) * dt**2 + a * b * dt, 0.0, on=nodes),
 }
 readings = ps.observe(ps.identity, temperature[used] - shift, at=hours[used])
 model = ps.Model(ps.RBF(bandwidth=0.4), readings, physics=laws["Newton"], gamma=0.02, eta=1e4)
@@ -66,8 +66,8 @@ over = {"kernel.bandwidth": (0.2, 5), "gamma": (1e-3, 100), "eta": (1, 1e6)}
 # %%
 # ## The evidence
 #
-# The laws are hypotheses, not measurements, so we score the data *given* the physics, as `ps.choose` does for
-# equations. The result is the evidence of the readings, which can be compared with the evidence without a law.
+# The laws are exact, so the score is that of the readings *given* a law. It can be compared with the evidence of the
+# readings without a law.
 
 found = ps.choose(model, equations=laws, over=over | {"a": (0.1, 10), "b": (1.5, 10)})
 no_law = ps.minimize(ps.Model(model.kernel, readings, gamma=0.02, eta=1e4), over)

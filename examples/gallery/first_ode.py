@@ -35,18 +35,18 @@ readings = truth(times) + NOISE * rng.standard_normal(12)
 # %%
 # ## The model, block by block
 #
-# Everything you know is an observation: an operator applied to the unknown at some points, with noise.
+# Everything you know is an observation: an operator applied to the unknown at some points.
 #
 # - `observe` adds the readings, their times and their noise.
-# - `impose` adds the equation at 40 nodes. The operator is written as in mathematical notation; `noise` sets how
-#   closely the equation must hold.
+# - `impose` adds the equation at 40 nodes. The operator is written as in mathematical notation. Without `noise` or
+#   `rho` the equation is exact: it is part of the prior.
 # - `dirichlet` adds the initial value, imposed at the single point $t = 0$.
 # - The kernel describes how smooth the unknown is: it may change noticeably over one bandwidth, here in seconds.
 
 oscillator = d**2 + DAMPING * d + STIFFNESS * ps.identity
 data = ps.observe(ps.identity, values=readings, at=times, noise=NOISE, name="readings")
-equation = ps.impose(oscillator, 0.0, on=line.interior(ps.GaussLegendre(40)), noise=0.1, name="equation")
-start = ps.dirichlet(1.0, on=line.face(t=0)(ps.GaussLegendre(1)), noise=0.01, name="start")
+equation = ps.impose(oscillator, 0.0, on=line.interior(ps.GaussLegendre(40)), name="equation")
+start = ps.dirichlet(1.0, on=line.face(t=0)(ps.GaussLegendre(1)), name="start")
 model = ps.Model(kernel=ps.RBF(bandwidth=0.5), data=data, physics=[equation, start])
 print(model)
 
@@ -54,10 +54,10 @@ print(model)
 # ## The score
 #
 # PILE measures how improbable the readings are under the model: it is twice the negative log evidence, per reading.
-# Lower is better; because it is the logarithm of a density, it may be negative. The equation is known, not measured,
-# so we score the readings *given* the physics.
+# Lower is better; because it is the logarithm of a density, it may be negative. The equation and the initial value are
+# exact, so only the readings are scored, given both.
 
-score = ps.pile(model, score="given_physics")
+score = ps.pile(model)
 print(score)
 
 # %%
@@ -70,7 +70,7 @@ print(score)
 #
 # A vague model has a low fit and a high complexity, and a rigid model the reverse. Their sum has a minimum in between:
 
-scores = {h: ps.pile(model.replace({"kernel.bandwidth": h}), score="given_physics") for h in (0.1, 0.5, 2.5)}
+scores = {h: ps.pile(model.replace({"kernel.bandwidth": h})) for h in (0.1, 0.5, 2.5)}
 for h, each in scores.items():
     print(
         f"h = {h}: PILE {each.value:5.2f} = fit {each.fit:.2f} + complexity {each.complexity:.2f} + {each.constant:.2f}"

@@ -131,7 +131,8 @@ def test_compare_data_free_scores_of_other_families_and_sizes():
 def test_search_kernels():
     kernels = [ps.RBF, ps.Matern(2.5), ps.Matern(3.5), ps.Matern(1.5), ps.kernels.RationalQuadratic, ps.AnisotropicRBF]
     kernels += [ps.kernels.FullCovarianceRBF, ps.kernels.Periodic().on(0) * ps.RBF().on(1), ps.RBF(0.3)]
-    found = ps.choose(GOOD, kernels=kernels, over=OVER, search=ps.SearchOptions(max_evaluations=80, curvature=False))
+    search = ps.SearchOptions(max_evaluations=80, curvature=False)
+    found = ps.choose(GOOD, kernels=kernels, over=OVER, score="joint", search=search)
     value = {name: each.pile.value for name, each in found.minima.items()}
     names = {"RBF", "Matern(2.5)", "Matern(3.5)", "RationalQuadratic", "AnisotropicRBF", "FullCovarianceRBF"}
     assert value.keys() == {*names, "Periodic × RBF", "RBF (2)"}
@@ -141,12 +142,33 @@ def test_search_kernels():
     assert float(found.best) == found.table["pile"].iloc[0] == value[found.best_name]
     assert value["RBF"] + 1e-6 > value["FullCovarianceRBF"] == pytest.approx(value["AnisotropicRBF"], abs=1e-4)
     assert value["RBF"] == pytest.approx(value["RBF (2)"], abs=1e-6)
-    assert value["RBF"] == pytest.approx(float(ps.minimize(GOOD, {"kernel.bandwidth": (0.1, 9), **OVER})), abs=1e-6)
+    alone = ps.minimize(GOOD, {"kernel.bandwidth": (0.1, 9), **OVER}, score="joint")
+    assert value["RBF"] == pytest.approx(float(alone), abs=1e-6)
     assert repr(found).startswith(f"Choice(best={found.best_name!r}\n")
     narrow = ps.choose(GOOD, kernels={"mine": ps.RBF}, over={"kernel.bandwidth": (0.1, 0.2)})
     assert narrow.minima["mine"].at_bounds == {"kernel.bandwidth": "upper"}
     one = ps.choose(GOOD, kernels=[ps.RBF([0.5, 0.5])], over={"kernel.bandwidth[1]": (0.1, 2.0)})
     assert list(one.best.values) == ["kernel.bandwidth[1]"]
+
+
+@pytest.mark.slow
+def test_kernels_are_chosen_by_one_score():
+    """The default score of one kernel falls back to the data given the physics, so that of the other does too."""
+    search, over = ps.SearchOptions(curvature=False), OVER | {"kernel.bandwidth": (0.04, 20.0)}
+    models, energies = {"RBF": GOOD, "Matern": GOOD.replace(kernel=ps.Matern(2.5, 0.6))}, {}
+    for name, model in models.items():
+        joint, given = (ps.minimize(model, over, score=score, search=search) for score in ("joint", "given_physics"))
+        lost = ps.pile(joint.model, "given_physics").free_energy - given.pile.free_energy
+        assert (lost > 8.0) == (name == "RBF")
+        own = ps.minimize(model, over, search=search)
+        assert own.score == ps.Score("physics" if name == "RBF" else "homogeneous")
+        assert own.pile.free_energy == pytest.approx((given if lost > 8.0 else joint).pile.free_energy, abs=1e-3)
+        assert (f"predict the data {lost:.3g} nats worse" in own.why) == (name == "RBF")
+        energies[name] = given.pile.free_energy
+    found = ps.choose(models, over, search=search)
+    assert {minimum.score for minimum in found.minima.values()} == {ps.Score("physics")}
+    assert {name: each.pile.free_energy for name, each in found.minima.items()} == pytest.approx(energies, abs=1e-3)
+    assert found.table["size"].tolist() == [16, 16]
 
 
 @pytest.mark.slow

@@ -132,7 +132,7 @@ def test_given_noise_needs_no_correction():
 @pytest.mark.slow
 def test_a_profiled_score_has_the_same_degrees_of_freedom():
     model = decaying(1)
-    plain, scaled = (ps.Score(given_physics=True, profiled=profiled) for profiled in (False, True))
+    plain, scaled = (ps.Score("physics", profiled=profiled) for profiled in (False, True))
     free = ps.minimize(model, {**DECAY_OVER, "eta": (1.0, 1e6)}, score=plain, run=QUIET)
     profiled = ps.minimize(model, {"rate": (-2.0, 4.0), "gamma": (1e-7, 10.0)}, score=scaled, run=QUIET)
     # The noise of the equation follows η in the profiled search only, so the two minima differ slightly.

@@ -13,7 +13,7 @@ from scipy import optimize
 
 import pilescore as ps
 from pilescore.parallel.resources import ONE_BLAS_THREAD
-from pilescore.search import descent, minimum, objective
+from pilescore.search import descent, objective, steps
 from pilescore.search.minimum import prepare
 
 from ..models import FAR_X as FAR
@@ -47,9 +47,8 @@ def test_eight_temperatures_of_blocks_have_a_closed_form():
         ps.impose(dx, Y, on=ps.domains.nodes_at(FAR + 50.0, weights)),
     )
     over = dict.fromkeys([*(f"data.{i}.gamma" for i in range(6)), "gamma", "rho"], (1e-6, 1e6))
-    best = ps.minimize(
-        ps.Model(ps.RBF(), [*blocks, rest], physics, eta=1e-13), over, search=ps.SearchOptions(tolerance=1e-15)
-    )
+    model = ps.Model(ps.RBF(), [*blocks, rest], physics, rho=1.0, eta=1e-13)
+    best = ps.minimize(model, over, score="joint", search=ps.SearchOptions(tolerance=1e-15))
     expected = [*np.mean(Y[:12].reshape(6, 2) ** 2, axis=1), np.mean(Y[12:] ** 2), np.mean(weights * Y**2)]
     assert list(best.values.values()) == pytest.approx(2 * np.array(expected), rel=1e-5)
     assert best.curvature.hessian == pytest.approx(np.diag([1.0] * 6 + [2.0, 8.0]), abs=1e-4)
@@ -95,7 +94,7 @@ def test_profiled_is_a_search_over_eta_too(given_physics):
 
 def test_hessian_is_that_of_differences():
     over = {"rate": (-2.0, 8.0), "kernel.bandwidth": (0.1, 10.0), "data.1.gamma": (1e-6, 1.0), "gamma": (1e-6, 1.0)}
-    best = ps.minimize(decay(), over, search=ps.SearchOptions(tolerance=1e-13))
+    best = ps.minimize(decay(), over, score="joint", search=ps.SearchOptions(tolerance=1e-13))
     slope = np.array([10.0, *list(best.values.values())[1:]])
     centre = np.array([(best.values["rate"] + 2) / 10, *np.log(slope[1:])])
 
@@ -170,7 +169,7 @@ def test_ties_are_a_substitution():
 
     over = {"rate": (0.1, 3.0), "gamma": (1e-5, 1.0)}
     ties = {"kernel.bandwidth": lambda p: 2 / (1 + p["rate"] ** 2), "rho": lambda p: 3 * p["gamma"]}
-    best = ps.minimize(decay(), over, ties=ties, search=ps.SearchOptions(tolerance=1e-13))
+    best = ps.minimize(decay(), over, score="joint", ties=ties, search=ps.SearchOptions(tolerance=1e-13))
     at = [(best.values["rate"] - 0.1) / 2.9, math.log(best.values["gamma"])]
     assert best.pile.value == pytest.approx(substituted(at), rel=1e-12)
     for u in (np.array(at), np.array([0.4, -3.0])):
@@ -293,7 +292,7 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(minimum, "find_curvature", interrupt)
+    monkeypatch.setattr(steps, "find_curvature", interrupt)
     best = ps.minimize(sine(), OVER)
     assert (best.status, best.curvature, best.descents[0].status) == ("interrupted", None, "converged")
     monkeypatch.setattr(objective, "systems_of", interrupt)  # before anything is known

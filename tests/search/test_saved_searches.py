@@ -218,7 +218,7 @@ BETA, (DX,) = ps.parameter("beta", 1.0), ps.partials(ps.Box(x=(0, 1)))
 
 def line(operator):
     physics = ps.impose(operator, 0.0, on=ps.Box(x=(0, 1)).interior(ps.GaussLegendre(4)))
-    return ps.Model(ps.RBF(0.5), ps.observe(ps.identity, NOISY, at=T), physics, gamma=0.1)
+    return ps.Model(ps.RBF(0.5), ps.observe(ps.identity, NOISY, at=T), physics, gamma=0.1, rho=1.0)
 
 
 @pytest.mark.slow
@@ -246,6 +246,8 @@ def test_a_file_of_another_search_is_refused_and_left_alone(tmp_path, monkeypatc
         {"starts": [{"gamma": 0.2}]},
         {"score": "profiled"},
         {"score": "given_physics"},
+        {"score": "given_homogeneous"},
+        {"score": "auto"},
         {"tolerance": 1e-9},
         {"max_evaluations": 4},
         {"curvature": True},

@@ -102,7 +102,7 @@ def test_seeds_of_a_function_share_factorisations(monkeypatch):
 def test_redrawn_data_have_the_noise_of_the_model():
     mass = ps.observe(ps.integral(FINE), 0.0, gamma=0.5)
     weighted = ps.observe(2 * DX, np.zeros(9), X, noise=np.linspace(0.1, 2, 9))
-    base = ps.Model(ps.RBF(0.3), [model().data[0], weighted, mass], model().physics, gamma=0.02)
+    base = ps.Model(ps.RBF(0.3), [model().data[0], weighted, mass], model().physics, gamma=0.02, rho=1.0)
     drawn = np.array([each.values for each in sweep_plan.seeded_models(base, tuple(range(4000)), truth)])
     exact = [np.sin(4 * X), 8 * np.cos(4 * X), [(1 - np.cos(4)) / 4], 4 * np.cos(4 * NODES.points[:, 0])]
     deviation = np.concatenate([np.full(9, 0.1), np.linspace(0.1, 2, 9), [0.5], np.zeros(5)])
