@@ -197,29 +197,21 @@ class WarmStart:
     """
 
     origin: Model | None = None
-    joint: Float[np.ndarray, " F"] | None = None
-    """The origin's solution given all observations."""
-    physics: Float[np.ndarray, " G"] | None = None
-    """The origin's solution given the physics alone."""
-    solved: set[bool] = dataclasses.field(default_factory=set)
-    """Which of the two were attempted: True for the physics alone, False for all observations."""
+    solution: Float[np.ndarray, " F"] | None = None
+    """The functional values of the origin's solution; None if it was not found."""
+    solved: bool = False
+    """Whether the origin's solution was attempted."""
 
-    def values(self, physics_alone: bool) -> Float[np.ndarray, " _"] | None:
-        """Return the origin's solution given the physics alone or all observations; None if it was not found."""
-        if self.origin is not None and physics_alone not in self.solved:
-            self.solved.add(physics_alone)
-            values = None
+    def values(self) -> Float[np.ndarray, " F"] | None:
+        """Return the origin's solution; None if it was not found."""
+        if self.origin is not None and not self.solved:
+            self.solved = True
             try:
-                model = self.origin.replace(data=()) if physics_alone else self.origin
-                found = solve_or_follow(model, None, explain=False)
-                values = found.expansion.values if found.converged else None
+                found = solve_or_follow(self.origin, None, explain=False)
+                self.solution = found.expansion.values if found.converged else None
             except (NotPositiveDefiniteError, InputError):
                 pass  # models near the origin may still be solvable from zero
-            if physics_alone:
-                self.physics = values
-            else:
-                self.joint = values
-        return self.physics if physics_alone else self.joint
+        return self.solution
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -230,19 +222,19 @@ class Systems:
     """The system of all observations; for a nonlinear model, linearised around its most likely solution."""
     prior: System | None = None
     """The system of the physics alone, if the data are scored given the physics."""
-    maps: tuple[MapEstimate, MapEstimate | None] | None = None
-    """The solutions of a nonlinear model that the two systems belong to."""
+    found: MapEstimate | None = None
+    """The most likely solution of a nonlinear model, at which both systems are linearised."""
 
     @property
     def caution(self) -> str:
         """A warning about the solution of a nonlinear model, or an empty string."""
-        found = self.maps[0] if self.maps else None
+        found = self.found
         return f"{found.status}: {found.reason}" if found is not None and found.status == "unsatisfied" else ""
 
     @property
     def solution(self) -> Solution | None:
         """The most likely solution of a nonlinear model; None for a linear one."""
-        return None if self.maps is None else as_solution(self.maps[0], len(self.maps[0].steps))
+        return None if self.found is None else as_solution(self.found, len(self.found.steps))
 
     def warn(self, stacklevel: int) -> None:
         """Warn if the solution of a nonlinear model misses an equation, or if rounding makes the score imprecise."""
@@ -260,21 +252,19 @@ class Systems:
         result = self.pile(score)
         # Profiled PILE depends on ỹ through log ỹᵀC⁻¹ỹ, whose derivative divides ααᵀ by ỹᵀC⁻¹ỹ/N = η̂/η.
         scale = result.eta / self.whole.eta if score.profiled else 1.0
-        total = self._gradient(names, scale, alone=False)
-        if self.prior is not None:  # log p(y | r) = log p(y, r) − log p(r)
-            part = self._gradient(names, scale, alone=True)
-            total = {name: value - part.get(name, 0.0) for name, value in total.items()}
+        total = self._gradient(names, scale)
         return result, {name: plain(value / result.size) for name, value in total.items()}
 
-    def _gradient(self, names: Sequence[str], scale: float, alone: bool) -> dict[str, Any]:
-        """Return the gradient of `N·PILE` of one of the two systems."""
-        system = self.prior if alone else self.whole
-        assert system is not None
-        solution = None if self.maps is None else self.maps[alone]
-        if solution is None:
-            return NamedGradient(system, scale).all(names, named_paths(self.whole.model))
-        known = named_paths(solution.functionals.model)
-        return gradient(solution, [name for name in names if name in known], scale)
+    def _gradient(self, names: Sequence[str], scale: float) -> dict[str, Any]:
+        """Return the gradient of `N·PILE`."""
+        known = named_paths(self.whole.model)
+        if self.found is not None:
+            return gradient(self.found, names, scale, self.prior)
+        total = NamedGradient(self.whole, scale).all(names, known)
+        if self.prior is not None:  # log p(y | r) = log p(y, r) − log p(r)
+            part = NamedGradient(self.prior, scale).all(names, known)
+            total = {name: value - part[name] for name, value in total.items()}
+        return total
 
 
 def systems_of(model: Model, score: Score, start: WarmStart | None = None, *, explain: bool = True) -> Systems:
@@ -296,20 +286,13 @@ def systems_of(model: Model, score: Score, start: WarmStart | None = None, *, ex
         prior = solve(model.replace(data=()), explain=explain) if score.given_physics else None
         return Systems(solve(model, explain=explain), prior)
     start = start or WarmStart()
-    whole = _solution(model, start.values(False), explain)
-    if not score.given_physics:
-        return Systems(whole.system, None, (whole, None))
-    alone = model.replace(data=())
-    try:
-        prior_map = _solution(alone, start.values(True), explain)
-    except (InputError, NotSolvedError):
-        # Start from the solution given all observations instead. Its values begin with one for each linear datum; with
-        # nonlinear data they are laid out differently and cannot be cut.
-        if any(block.is_nonlinear for block in model.data):
-            raise
-        values = whole.expansion.values[sum(block.size for block in model.data) :]
-        prior_map = _solution(alone, values, explain)
-    return Systems(whole.system, prior_map.system, (whole, prior_map))
+    found = _solution(model, start.values(), explain)
+    whole, prior = found.system, None
+    if score.given_physics:
+        # The physics at the same solution: p(y | r) of one linear model. The most likely solution of the physics alone
+        # is often zero, where the equation is another one.
+        prior = solve(whole.model.replace(data=()), explain=explain)
+    return Systems(whole, prior, found)
 
 
 def linear_system(model: Model) -> System:
