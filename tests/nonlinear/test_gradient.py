@@ -1,7 +1,7 @@
 """Gradients through the most likely solution of a nonlinear model, and searches that use them.
 
-Scores to differentiate are computed here from two solutions, of all observations and of the physics alone, each to
-rounding: the fit and `log det C` give all four scores.
+Scores to differentiate are computed here from the model linearised at its solution, to rounding, and from the physics
+of that linear model: the fit and `log det C` of the two give all four scores.
 """
 
 from __future__ import annotations
@@ -57,17 +57,12 @@ def score_and_gradient(
     return systems_of(model, kind, start).pile_and_gradient(names, kind)
 
 
-def alone(model: ps.Model) -> ps.Model:
-    """The physics of a model."""
-    return ps.Model(model.kernel, physics=model.physics, rho=model.rho, eta=model.eta)
-
-
 class Differences:
-    """All four scores of a model at other hyperparameters, followed from its own solutions."""
+    """All four scores of a model at other hyperparameters, followed from its own solution."""
 
     def __init__(self, model: ps.Model) -> None:
         self.model = model
-        self.starts = [ps.solve_nonlinear(each, tolerance=TIGHT) for each in (model, alone(model))]
+        self.solved = ps.solve_nonlinear(model, tolerance=TIGHT)
 
     @functools.cached_property
     def base(self) -> np.ndarray:
@@ -75,15 +70,13 @@ class Differences:
 
     @property
     def start(self) -> WarmStart:
-        """The start that leads to the same solutions."""
-        return WarmStart(None, *(start.expansion.values for start in self.starts))
+        """The start that leads to the same solution."""
+        return WarmStart(None, self.solved.expansion.values)
 
     def scores(self, changes: Mapping[str, Any]) -> np.ndarray:
         """In the order of `OPTIONS`."""
-        moved = self.model.replace(changes)
-        both = zip((moved, alone(moved)), self.starts, strict=True)
-        solutions = (ps.solve_nonlinear(each, starts=s, tolerance=TIGHT) for each, s in both)
-        whole, prior = (ps.pile(solution.model) for solution in solutions)
+        linear = ps.solve_nonlinear(self.model.replace(changes), starts=self.solved, tolerance=TIGHT).model
+        whole, prior = (ps.pile(each) for each in (linear, linear.replace(data=())))
         terms = [(p.fit * p.size, p.complexity * p.size, p.size) for p in (whole, prior)]
         given = [a - b for a, b in zip(*terms, strict=True)]
         return np.array([score(given if g else terms[0], p) for p, g in OPTIONS])
@@ -174,7 +167,7 @@ class Exact:
         return ps.Model(ps.RBF(self.at["kernel.bandwidth"]), data, physics, **temperatures)
 
     def terms(self, values: Mapping[str, Any], data: bool) -> tuple[Any, Any]:
-        """`t̃ᵀC⁻¹t̃` and `log det C` at the most likely `(u, u_x)`, with the datum or without."""
+        """`t̃ᵀC⁻¹t̃` and `log det C` of both observations, or of the equation, at the most likely `(u, u_x)`."""
         h, gamma, rho, eta, b = (values[name] for name in self.at)
 
         def slopes(u: Any, v: Any) -> tuple[Any, Any]:
@@ -185,7 +178,7 @@ class Exact:
 
         def stationary(u: Any, v: Any) -> list[Any]:
             (in_u, in_v), left = slopes(u, v), missed(u, v) * 2 / rho
-            return [u / eta - in_u * left - data * (self.y - u) * 2 / gamma, v * h**2 / eta - in_v * left]
+            return [u / eta - in_u * left - (self.y - u) * 2 / gamma, v * h**2 / eta - in_v * left]
 
         u, v = mpmath.findroot(stationary, (mpmath.mpf("0.6"), mpmath.mpf("0.5")))
         rows = [[mpmath.mpf(1), mpmath.mpf(0)]] * data + [[*slopes(u, v)]]

@@ -87,7 +87,7 @@ def diagnose(
     linear, warm_start = source, WarmStart()
     if source.is_nonlinear:
         solved = (None if minimum is None else minimum.solution) or solve_nonlinear(source)
-        linear, warm_start = solved.model, WarmStart(source, solved.expansion.values, None, {False})
+        linear, warm_start = solved.model, WarmStart(source, solved.expansion.values, True)
     context = DiagnosisContext(linear, source, warm_start, minimum, space, scoring, limits)
     findings: list[Finding] = []
     with warnings.catch_warnings(), progress_bar(len(names), "diagnose", progress) as bar:

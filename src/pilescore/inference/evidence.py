@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from ..errors import InputError, NotPositiveDefiniteError, NotSolvedError, require
 from ..model import Model, eta_and_temperatures, named_paths, require_name
@@ -198,30 +198,21 @@ class WarmStart:
     """
 
     origin: Model | None = None
-    joint: Float[np.ndarray, " F"] | None = None
-    """The origin's solution with all observations."""
-    given: Float[np.ndarray, " G"] | None = None
-    """The origin's solution with the given observations alone."""
-    solved: set[bool] = dataclasses.field(default_factory=set)
-    """Which of the two were attempted: True for the given observations alone, False for all."""
+    solution: Float[np.ndarray, " F"] | None = None
+    """The functional values of the origin's solution; None if it was not found."""
+    solved: bool = False
+    """Whether the origin's solution was attempted."""
 
-    def values(self, given: tuple[int, ...] = ()) -> Float[np.ndarray, " _"] | None:
-        """Return the origin's solution with the given blocks alone, or with all; None if it was not found."""
-        alone = bool(given)
-        if self.origin is not None and alone not in self.solved:
-            self.solved.add(alone)
-            values = None
+    def values(self) -> Float[np.ndarray, " F"] | None:
+        """Return the origin's solution; None if it was not found."""
+        if self.origin is not None and not self.solved:
+            self.solved = True
             try:
-                model = only(self.origin, given) if alone else self.origin
-                found = solve_or_follow(model, None, explain=False)
-                values = found.expansion.values if found.converged else None
+                found = solve_or_follow(self.origin, None, explain=False)
+                self.solution = found.expansion.values if found.converged else None
             except (NotPositiveDefiniteError, InputError):
                 pass  # models near the origin may still be solvable from zero
-            if alone:
-                self.given = values
-            else:
-                self.joint = values
-        return self.given if alone else self.joint
+        return self.solution
 
 
 def contradictory(missed: str) -> str:
@@ -266,20 +257,20 @@ class Systems:
     prior: System | None = None
     """The system of the given blocks alone, unless the whole system already scores the others given them."""
     given: tuple[int, ...] = ()
-    """The positions of the blocks of `prior` among all blocks."""
-    maps: tuple[MapEstimate, MapEstimate | None] | None = None
-    """The solutions of a nonlinear model that the two systems belong to."""
+    """The positions of the given blocks among all blocks."""
+    found: MapEstimate | None = None
+    """The most likely solution of a nonlinear model, at which all blocks are linearised."""
 
     @property
     def caution(self) -> str:
         """A warning about the solution of a nonlinear model, or an empty string."""
-        found = self.maps[0] if self.maps else None
+        found = self.found
         return f"{found.status}: {found.reason}" if found is not None and found.status == "unsatisfied" else ""
 
     @property
     def solution(self) -> Solution | None:
         """The most likely solution of a nonlinear model; None for a linear one."""
-        return None if self.maps is None else as_solution(self.maps[0], len(self.maps[0].steps))
+        return None if self.found is None else as_solution(self.found, len(self.found.steps))
 
     def warn(self, stacklevel: int) -> None:
         """Warn if the solution of a nonlinear model misses an equation, or if rounding makes the score imprecise.
@@ -287,7 +278,7 @@ class Systems:
         Raise an `InputError` if exact blocks contradict each other.
         """
         missed = contradiction(self.whole)
-        if missed and not self.maps:  # a nonlinear model says so itself, as its status
+        if missed and self.found is None:  # a nonlinear model says so itself, as its status
             raise InputError(contradictory(missed))
         if self.caution:
             warnings.warn(f"the nonlinear model is {self.caution}", UserWarning, stacklevel=stacklevel)
@@ -303,30 +294,22 @@ class Systems:
         result = self.pile(score)
         # Profiled PILE depends on ỹ through log ỹᵀC⁻¹ỹ, whose derivative divides ααᵀ by ỹᵀC⁻¹ỹ/N = η̂/η.
         scale = result.eta / self.whole.eta if score.profiled else 1.0
-        total = self._gradient(names, scale, alone=False)
-        if self.prior is not None:  # log p(y | r) = log p(y, r) − log p(r)
-            own = self._own_names(names)
-            part = self._gradient([own[name] for name in names if name in own], scale, alone=True)
-            total = {name: value - part.get(own.get(name, ""), 0.0) for name, value in total.items()}
+        total = self._gradient(names, scale)
         return result, {name: plain(value / result.size) for name, value in total.items()}
 
-    def _own_names(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the names of hyperparameters in the model of the given blocks, where blocks have other numbers."""
-        model = self.maps[0].functionals.model if self.maps else self.whole.model
-        alone = only(model, self.given)
-        numbered = dict(zip((model.temperature_names[i] for i in self.given), alone.temperature_names, strict=True))
-        known = named_paths(alone)
-        return {name: numbered.get(name, name) for name in names if numbered.get(name, name) in known}
-
-    def _gradient(self, names: Sequence[str], scale: float, alone: bool) -> dict[str, Any]:
-        """Return the gradient of `N·PILE` of one of the two systems."""
-        system = self.prior if alone else self.whole
-        assert system is not None
-        solution = None if self.maps is None else self.maps[alone]
-        if solution is None:
-            return NamedGradient(system, scale).all(names, named_paths(system.model))
-        known = named_paths(solution.functionals.model)
-        return gradient(solution, [name for name in names if name in known], scale)
+    def _gradient(self, names: Sequence[str], scale: float) -> dict[str, Any]:
+        """Return the gradient of `N·PILE`."""
+        if self.found is not None:
+            linearised = self.found.system.model
+            prior = solve(only(linearised, self.given), explain=False) if self.given else None
+            return gradient(self.found, names, scale, prior)
+        known = named_paths(self.whole.model)
+        total = NamedGradient(self.whole, scale).all(names, known)
+        if self.prior is not None:  # log p(y | r) = log p(y, r) − log p(r)
+            numbered = [self.whole.model.temperature_names[i] for i in self.given]
+            part = NamedGradient(self.prior, scale, numbered).all(names, known)
+            total = {name: value - part[name] for name, value in total.items()}
+        return total
 
 
 def systems_of(model: Model, score: Score, start: WarmStart | None = None, *, explain: bool = True) -> Systems:
@@ -352,25 +335,12 @@ def systems_of(model: Model, score: Score, start: WarmStart | None = None, *, ex
         prior = solve(only(model, given), explain=explain) if given else None
         return Systems(solve(model, explain=explain), prior, given)
     start = start or WarmStart()
-    whole = _solution(model, start.values(), explain)
+    found = _solution(model, start.values(), explain)
     if not given:
-        return Systems(whole.system, maps=(whole, None))
-    alone = only(model, given)
-    try:
-        prior_map = _solution(alone, start.values(given), explain)
-    except (InputError, NotSolvedError):
-        # Start from the solution with all observations instead. The functionals of the given blocks are in the same
-        # order among those of all blocks.
-        entries = _entries_of(whole, given)
-        prior_map = _solution(alone, whole.expansion.values[entries], explain)
-    return Systems(whole.system, prior_map.system, given, (whole, prior_map))
-
-
-def _entries_of(whole: MapEstimate, given: tuple[int, ...]) -> Int[np.ndarray, " G"]:
-    """Return the entries of the functionals of the given blocks among those of all blocks."""
-    starts = np.cumsum([0, *(block.size for block in whole.functionals.model.blocks)])
-    rows = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in given])
-    return np.flatnonzero(np.isin(whole.functionals.row, rows))
+        return Systems(found.system, found=found)
+    # All blocks are linearised at the same solution: p(y | r) of one linear model. The most likely solution of the given
+    # blocks alone is often zero, where a nonlinear equation is another one.
+    return Systems(solve(found.system.model, given=given, explain=explain), None, given, found)
 
 
 def linear_system(model: Model) -> System:

@@ -14,6 +14,7 @@ from .base import Point as Point
 from .base import Positive as Positive
 from .base import Scalar as Scalar
 from .base import real as real
+from .evolution import Evolution
 from .nonstationary import Constant, FunctionKernel, IntegratedWiener, Linear, Polynomial, Wiener
 from .spectral_density import draw_frequencies as draw_frequencies
 from .spectral_density import is_separately_even as is_separately_even
@@ -27,6 +28,7 @@ __all__ = [
     "AnisotropicRBF",
     "Constant",
     "Cosine",
+    "Evolution",
     "FullCovarianceRBF",
     "FunctionKernel",
     "IntegratedWiener",

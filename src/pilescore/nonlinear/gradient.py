@@ -1,8 +1,10 @@
 """The gradient of PILE of a nonlinear model, through its most likely solution by implicit differentiation.
 
 At the solution misfit plus norm is stationary, so its total derivative is the partial derivative, the same as for the
-linearised model. `log det C` is not stationary: the slopes `J(v)` move with the solution. With `g = ∂ log det C/∂v` and
-the exact Hessian `Σ⁻¹ − M`, one adjoint system `(I − MΣ) h = g` gives this contribution for all hyperparameters.
+linearised model. `log det C` is not stationary: the slopes `J(v)` move with the solution. Nor is the evidence of given
+blocks, which is subtracted: they are linearised at the same solution, which is not their own. With `g` the derivative
+of all this in `v` and the exact Hessian `Σ⁻¹ − M`, one adjoint system `(I − MΣ) h = g` gives the contribution for all
+hyperparameters.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from ..covariance import bilinear_gradient, layout
 from ..equations import Nonlinear
 from ..errors import PilescoreError
 from ..model import TEMPERATURES, Model, Observation, Path, follow, is_of_kernel, kernel_paths, named_paths
-from ..solvers import CholeskyFactor, DenseCotangent, DenseFactored, NamedGradient
+from ..solvers import CholeskyFactor, DenseCotangent, DenseFactored, NamedGradient, System
 from .gauss_newton import MapEstimate
 from .hessian import Hessian
 from .linearisation import Functionals, linearise_in_jets
@@ -33,18 +35,49 @@ ACCEPTED_RESIDUAL = 1e-3
 """The relative residual above which the gradient is refused, where rounding prevents the tolerance."""
 
 
-def gradient(estimate: MapEstimate, wanted: Sequence[str], scale: float) -> dict[str, Any]:
+def gradient(estimate: MapEstimate, wanted: Sequence[str], scale: float, given: System | None = None) -> dict[str, Any]:
     """Return the derivatives of `N·PILE` at a solution by name, zero for names that its model does not have.
 
-    This overwrites the factor of the estimate's system. `scale` is the fit if η is profiled, else one.
+    This overwrites the factors of the systems.
+
+    Parameters
+    ----------
+    estimate
+        The solution.
+    wanted
+        The names.
+    scale
+        The fit if η is profiled, else one.
+    given
+        The system of those blocks of the model, linearised at the solution, whose evidence is subtracted.
     """
-    return _Adjoint(estimate, scale).derivatives(wanted)
+    return _Adjoint(estimate, scale, given).derivatives(wanted)
+
+
+class _Evidence:
+    """The evidence of all blocks of a linearised model, or of some, in the stacked order of all."""
+
+    def __init__(self, sign: float, system: System, scale: float, linearised: Model) -> None:
+        self.sign, self.system = sign, system
+        self.numbers = [i for i, one in enumerate(linearised.blocks) if any(one is own for own in system.model.blocks)]
+        """The numbers of the blocks."""
+        block = np.repeat(np.arange(len(linearised.blocks)), [each.size for each in linearised.blocks])
+        rows = np.flatnonzero(np.isin(block, self.numbers))
+        self.alpha = np.zeros(len(block))
+        """`α` on the rows of these blocks, zero elsewhere."""
+        self.alpha[rows] = system.stacked_alpha
+        self.position = np.full(len(block), -1)
+        """Where each row is in the assembled order of the system; −1 for the rows of other blocks."""
+        self.position[rows] = np.argsort(system.rows.order)
+        names = [linearised.temperature_names[i] for i in self.numbers]
+        self.linear_gradient = NamedGradient(system, scale, names)
+        self.inverse = cast(DenseCotangent, self.linear_gradient.pull).weights.matrix.T
 
 
 class _Adjoint:
     """The solution of the adjoint system, which the derivatives in all hyperparameters share."""
 
-    def __init__(self, estimate: MapEstimate, scale: float) -> None:
+    def __init__(self, estimate: MapEstimate, scale: float, given: System | None) -> None:
         self.estimate, self.scale = estimate, scale
         self.functionals: Functionals = estimate.functionals
         self.model: Model = estimate.functionals.model
@@ -53,9 +86,10 @@ class _Adjoint:
         copied = DenseFactored(estimate.system.factored.covariance, factor)
         system = dataclasses.replace(estimate.system, factored=copied)
         self.hessian = Hessian(dataclasses.replace(estimate, system=system))
-        self.linear_gradient = NamedGradient(estimate.system, scale)
-        self.inverse = cast(DenseCotangent, self.linear_gradient.pull).weights.matrix.T
-        adjoint = self.hessian.solve_adjoint(self._logdet_slope(), ADJOINT_TOLERANCE, ACCEPTED_RESIDUAL)
+        self.evidences = [_Evidence(1.0, estimate.system, scale, estimate.system.model)]
+        if given is not None:
+            self.evidences.append(_Evidence(-1.0, given, scale, estimate.system.model))
+        adjoint = self.hessian.solve_adjoint(self._slope(), ADJOINT_TOLERANCE, ACCEPTED_RESIDUAL)
         if not np.isfinite(adjoint).all():
             raise PilescoreError(
                 "the gradient could not be computed through the solution of the nonlinear equation: the exact Hessian "
@@ -73,29 +107,39 @@ class _Adjoint:
         known = named_paths(self.model)
         kernel = {name: known[name] for name in wanted if is_of_kernel(known[name][0])}
         implicit: dict[str, Any] = self._temperatures(wanted) | self._kernel(kernel)
-        linear = self.linear_gradient.all([name for name in wanted if name in implicit], known)
-        total = {name: value + linear[name] for name, value in implicit.items()}
+        total = implicit
+        for each in self.evidences:
+            linear = each.linear_gradient.all(list(implicit), known)
+            total = {name: value + each.sign * linear[name] for name, value in total.items()}
         rest = {name: known[name] for name in wanted if name in known and name not in total}
         return dict.fromkeys(wanted, 0.0) | total | self._operators(rest)
 
-    def _logdet_slope(self) -> Float[np.ndarray, " F"]:
-        """Return `g`, the derivative of `log det C` in the functional values, through the slopes `J(v)`."""
-        functionals, slopes = self.functionals, self.estimate.slopes
+    def _slope(self) -> Float[np.ndarray, " F"]:
+        """Return `g`, the derivative of the score in the functional values, through the slopes `J(v)`."""
+        functionals, estimate = self.functionals, self.estimate
         by_slope = np.zeros(functionals.size)
-        # The matrices are stored in the assembled order: invert the permutations.
-        position, rows = np.argsort(functionals.layout.order), np.argsort(self.estimate.system.rows.order)
-        # ∂ log det C/∂J = 2 C⁻¹JΘ. Only the entries in the pattern of J are needed: summing these block by block costs
-        # O(F²) operations, the whole product O(N²F).
-        for nonlinear in functionals.nonlinear_blocks:
-            for entry in nonlinear.curved_entries:
-                total = np.zeros(nonlinear.block.size)
-                for other in functionals.entries:
-                    prior = _symmetric_block(functionals.theta, position[entry], position[other])
-                    inverse = _symmetric_block(self.inverse, rows[functionals.row[entry]], rows[functionals.row[other]])
-                    total += np.einsum("ij,ij,j->i", prior, inverse, slopes[other])
-                by_slope[entry] = 2.0 * total
-        second = functionals.second_derivatives(self.estimate.expansion.values)
-        return functionals.pointwise_product(second, by_slope)
+        position = np.argsort(functionals.layout.order)  # Θ is stored in the assembled order: invert the permutation
+        for each in self.evidences:
+            entries = [entry for entry in functionals.entries if each.position[functionals.row[entry.start]] >= 0]
+            # ∂ log det C/∂J = 2 C⁻¹JΘ. Only the entries in the pattern of J are needed: summing these block by block
+            # costs O(F²) operations, the whole product O(N²F).
+            for nonlinear in functionals.nonlinear_blocks:
+                for entry in filter(entries.__contains__, nonlinear.curved_entries):
+                    total = np.zeros(nonlinear.block.size)
+                    for other in entries:
+                        prior = _symmetric_block(functionals.theta, position[entry], position[other])
+                        first, second = (each.position[functionals.row[one]] for one in (entry, other))
+                        inverse = _symmetric_block(each.inverse, first, second)
+                        total += np.einsum("ij,ij,j->i", prior, inverse, estimate.slopes[other])
+                    by_slope[entry] += 2.0 * each.sign * total
+            if each.system is not estimate.system:
+                # t̃ᵀC⁻¹t̃ with t̃ = t − F + Jv has the derivative 2α(v − ΘJᵀα) in J, which is zero for all blocks
+                # together: there ΘJᵀα is the solution v itself.
+                mean = functionals.product(functionals.backward(estimate.slopes, each.alpha))
+                moved = each.alpha[functionals.row] * (estimate.expansion.values - mean)
+                by_slope += 2.0 * each.sign / self.scale * moved
+        curvature = functionals.second_derivatives(estimate.expansion.values)
+        return functionals.pointwise_product(curvature, by_slope)
 
     def _temperatures(self, wanted: Sequence[str]) -> dict[str, float]:
         """Return the implicit derivatives in η and in the noise temperatures."""
@@ -140,7 +184,7 @@ class _Adjoint:
 
     def _along(self, where: list[Path], unit: Any, jets: list[np.ndarray], moved_jets: list[np.ndarray]) -> float:
         """Return the derivative along one entry of a parameter, at all the places where it occurs."""
-        model, system, alpha = self.model, self.estimate.system, self.estimate.alpha
+        model, alpha = self.model, self.estimate.alpha
 
         def blocks(leaf: Any) -> list[tuple[Any, Any]]:
             changed = eqx.tree_at(lambda m: [follow(m, path) for path in where], model, [leaf] * len(where))
@@ -148,9 +192,8 @@ class _Adjoint:
 
         _, tangents = jax.jvp(blocks, (follow(model, where[0]),), (jnp.asarray(unit),))
         tables = [np.asarray(table) for _, table in tangents]
-        tangent_rows = layout(system.model.blocks, tables)
-        tangent = system.factored.covariance.coefficient_tangent([tangent_rows])
-        total = float(self.linear_gradient.pull.contract(tangent)[0])
+        # The targets t̃ = t − F + Jv depend on the parameter through F and J.
+        targets, total = np.empty(model.size), 0.0
         for block, rows, (change, _), table, jet, moved_jet in zip(
             model.blocks, self.rows, tangents, tables, jets, moved_jets, strict=True
         ):
@@ -158,9 +201,15 @@ class _Adjoint:
             in_slopes, in_moved = ((table * each).sum(axis=0) for each in (jet, moved_jet))
             if block.matrix is not None:
                 in_value, in_slopes, in_moved = (block.matrix @ each for each in (in_value, in_slopes, in_moved))
-            # The targets t̃ = t − F + J v depend on the parameter through F and J. Then the implicit part, as Σh moves.
-            total += 2.0 * float(alpha[rows] @ (in_slopes - in_value)) / self.scale
+            targets[rows] = in_slopes - in_value
+            # The implicit part, as Σh moves.
             total += float(alpha[rows] @ in_moved) - float((self.weighted[rows] / model.noise[rows]) @ in_value)
+        for evidence in self.evidences:
+            system = evidence.system
+            tangent_rows = layout(system.model.blocks, [tables[i] for i in evidence.numbers])
+            tangent = system.factored.covariance.coefficient_tangent([tangent_rows])
+            own = float(evidence.linear_gradient.pull.contract(tangent)[0])
+            total += evidence.sign * (own + 2.0 * float(evidence.alpha @ targets) / self.scale)
         return total
 
 

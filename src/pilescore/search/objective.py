@@ -67,15 +67,13 @@ class CoordinateScore:
             raise PilescoreError("the score or its gradient is not finite")
         return pile, gradient
 
-    def solve_start(self, u: Float[np.ndarray, " p"]) -> tuple[Any, Any]:
-        """Return the solutions of a nonlinear model at a start: with all observations, and with the given ones."""
-        warm_start = WarmStart(self.space.model_at(self.space.decode(u)))
-        given = self.score.given_blocks(self.space.model)
-        return warm_start.values(), warm_start.values(given) if given else None
+    def solve_start(self, u: Float[np.ndarray, " p"]) -> Float[np.ndarray, " F"] | None:
+        """Return the solution of a nonlinear model at a start; None if it was not found."""
+        return WarmStart(self.space.model_at(self.space.decode(u))).values()
 
-    def from_solutions(self, u: Float[np.ndarray, " p"], joint: Any, given: Any) -> Evaluated:
-        """Return PILE and its gradient with nonlinear models solved from these solutions."""
-        return self(u, WarmStart(None, joint, given))
+    def from_solution(self, u: Float[np.ndarray, " p"], solution: Float[np.ndarray, " F"] | None) -> Evaluated:
+        """Return PILE and its gradient with a nonlinear model solved from this solution."""
+        return self(u, WarmStart(None, solution))
 
 
 class Objective:
@@ -142,13 +140,10 @@ class Objective:
 
     def _submit(self, workers: EvaluationPool, warm_start: WarmStart | None, u: Float[np.ndarray, " p"]) -> Any:
         """Send one evaluation to the workers, after the solution that a nonlinear model is solved from."""
-        needed = {False, bool(self.score.given_blocks(self.space.model))}
-        if isinstance(warm_start, DescentStart) and not needed <= warm_start.solved:
+        if isinstance(warm_start, DescentStart) and not warm_start.solved:
             task = workers.submit(CoordinateScore.solve_start, warm_start.point)
-            warm_start.joint, warm_start.given = workers.result(task)
-            warm_start.solved |= needed
-        warm_start = WarmStart() if warm_start is None else warm_start
-        return workers.submit(CoordinateScore.from_solutions, u, warm_start.joint, warm_start.given)
+            warm_start.solution, warm_start.solved = workers.result(task), True
+        return workers.submit(CoordinateScore.from_solution, u, None if warm_start is None else warm_start.solution)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -230,8 +230,7 @@ def _batch_results(plan: SweepPlan, tasks: list[SweepTask]) -> tuple[list[Any], 
         for task in tasks:
             if plan.models[0].is_nonlinear:
                 with _warm_start_lock:  # threads of one worker share the warm start
-                    for given in {(), plan.outputs.score.given_blocks(plan.models[0])}:
-                        plan.warm_starts[task.group].values(given)
+                    plan.warm_starts[task.group].values()
             results.extend(_task_results(plan, task))
     except PilescoreError as failure:
         return results, failure

@@ -23,9 +23,10 @@ TOLERANCE = 1e-6
 CONTRADICTED = 300.0
 """The residual of an exact row, in tolerances, above which the exact blocks contradict each other."""
 
-SOURCE_FACTOR = 10.0
-"""How much larger the tolerance of nonlinear equations is, and of imposed values that are not zero. Scores may include
-the density of these values, of which a tenfold tolerance keeps two more digits."""
+SOURCE_FACTOR, NONLINEAR_FACTOR = 10.0, 100.0
+"""How much larger the tolerances are of imposed values that are not zero, and of nonlinear equations. Scores may
+include the density of these values, of which a tenfold tolerance keeps two more digits, and the gradient through a
+nonlinear solution loses digits twice."""
 
 
 def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool = False) -> Model:
@@ -45,7 +46,7 @@ def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool =
         return model
     scale, blocks = _scale(model), list(model.blocks)
     for i in todo:
-        factor = 1.0 if blocks[i].zero and not blocks[i].is_nonlinear else SOURCE_FACTOR
+        factor = NONLINEAR_FACTOR if blocks[i].is_nonlinear else 1.0 if blocks[i].zero else SOURCE_FACTOR
         blocks[i] = blocks[i].within(factor * tolerance * _deviations(model, blocks[i], scale))
     return model.replace(physics=blocks[len(model.data) :])
 

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from ..covariance import Assembly, KernelCovariance, Layout, assembly, layout
 from ..errors import InputError, NotPositiveDefiniteError, PrecisionWarning, listed, require
-from ..model import TEMPERATURES, Model, Path, follow, is_of_kernel, kernel_paths, named_paths
+from ..model import Model, Path, follow, is_of_kernel, is_temperature, kernel_paths, named_paths
 from ..parallel import threads
 from .interface import Bounds, Estimate, Factored
 from .lapack import EPS, CholeskyFactor, ConditionalFactored, Dense, DenseFactored, NotFactorableError
@@ -257,11 +257,16 @@ def _remedy(model: Model) -> str:
 
 
 class NamedGradient:
-    """Contracts `G = C⁻¹ − ααᵀ/scale` with derivatives of `C`; `scale` is `η̂/η` if η is profiled, else 1."""
+    """Contracts `G = C⁻¹ − ααᵀ/scale` with derivatives of `C`; `scale` is `η̂/η` if η is profiled, else 1.
 
-    def __init__(self, system: System, scale: float) -> None:
+    `temperature_names` are the names of the temperatures of the system's blocks, if they are some of the blocks of
+    another model, where they have other numbers.
+    """
+
+    def __init__(self, system: System, scale: float, temperature_names: Sequence[str] | None = None) -> None:
         self.system = system
         self.scale = scale
+        self.temperature_names = temperature_names or system.model.temperature_names
         self.pull = system.factored.cotangent(scale)
         self.diagonal = self.pull.diagonal
 
@@ -270,22 +275,20 @@ class NamedGradient:
         slopes = self.temperatures(names)
         slopes |= self.kernel({name: known[name] for name in names if is_of_kernel(known[name][0])})
         own = named_paths(self.system.model)
-        slopes |= self.operators({name: own[name] for name in names if name not in slopes and name in own})
+        rest = {name: own[name] for name in names if name not in slopes and name in own}
+        slopes |= self.operators({name: paths for name, paths in rest.items() if not is_temperature(paths[0])})
         return {name: slopes.get(name, 0.0) for name in names}
 
     def temperatures(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the gradient in η and in every γ and ρ; they need only the diagonal of `G`."""
-        system, model = self.system, self.system.model
+        system = self.system
         slopes: dict[str, Any] = {}
         if "eta" in names:
             # η ∂C/∂η = ηQ = C − S, and tr(G C) = N − ỹᵀC⁻¹ỹ/scale: no contraction with Q is needed.
             noise = float(system.noise @ self.diagonal)
             slopes["eta"] = (system.factored.scored - system.quadratic / self.scale - noise) / system.eta
         by_block = np.bincount(system.assembly.block, weights=self.diagonal * system.assembly.spread)
-        numbers = (*range(len(model.data)), *range(len(model.physics)))
-        for block, i, slope in zip(model.blocks, numbers, by_block, strict=True):
-            shared = TEMPERATURES[block.role]
-            name = shared if block.temperature is None else f"{block.role}.{i}.{shared}"
+        for name, slope in zip(self.temperature_names, by_block, strict=True):
             if name in names:
                 slopes[name] = slopes.get(name, 0.0) + float(slope)
         return slopes
