@@ -45,7 +45,7 @@ class PilescoreError(Exception):
     >>> physics = ps.impose(dx**2, 1.0, on=line.interior(ps.GaussLegendre(5)))
     >>> for nu in (0.5, 2.5):
     ...     try:
-    ...         print(nu, round(ps.pile(ps.Model(ps.Matern(nu), physics=physics)).value, 2))
+    ...         print(nu, round(ps.pile(ps.Model(ps.Matern(nu), physics=physics, rho=1.0)).value, 2))
     ...     except ps.errors.PilescoreError as error:
     ...         print(nu, type(error).__name__)
     0.5 SmoothnessError

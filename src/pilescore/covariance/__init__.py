@@ -34,6 +34,7 @@ from .sizes import MAX_VALUE as MAX_VALUE
 from .sizes import mean_square as mean_square
 from .sizes import operator_size as operator_size
 from .sizes import prior_variances as prior_variances
+from .sizes import term_variances as term_variances
 from .tiles import TILE as TILE
 from .tiles import Assembly as Assembly
 from .tiles import Indices as Indices

@@ -112,3 +112,12 @@ def prior_variances(kernel: Kernel, points: Float[np.ndarray, "n d"], operator: 
 def mean_square(block: Observation) -> float:
     """Return the mean square of the observed values."""
     return float(np.mean(np.minimum(np.abs(block.values), MAX_VALUE) ** 2))
+
+
+def term_variances(kernel: Kernel, block: Observation) -> Float[np.ndarray, " q"]:
+    """Return `Σ_α c_α² Var[∂^α f]` of a linear block at its points: the size of the terms of its operator."""
+    total = np.zeros(len(block.points))
+    for alpha, coefficients in zip(block.indices, np.asarray(block.coefficients), strict=True):
+        rows = query(block.points, (alpha,), lambda points: np.ones((1, len(points))))
+        total += coefficients**2 * np.concatenate([variances(kernel, tile, 1.0) for tile in rows.tiles])
+    return total

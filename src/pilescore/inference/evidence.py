@@ -338,8 +338,8 @@ def systems_of(model: Model, score: Score, start: WarmStart | None = None, *, ex
     found = _solution(model, start.values(), explain)
     if not given:
         return Systems(found.system, found=found)
-    # All blocks are linearised at the same solution: p(y | r) of one linear model. The most likely solution of the given
-    # blocks alone is often zero, where a nonlinear equation is another one.
+    # All blocks are linearised at the same solution: p(y | r) of one linear model. The most likely solution of the
+    # given blocks alone is often zero, where a nonlinear equation is another one.
     return Systems(solve(found.system.model, given=given, explain=explain), None, given, found)
 
 

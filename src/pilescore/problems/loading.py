@@ -78,7 +78,7 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
     ...     _ = path.write_text(text)
     ...     problem = ps.load_problem(path)
     >>> problem.model.physics[:2]
-    (impose(∂x² at 30 points, name='equation'), impose(Id at 1 point, name='dirichlet x = 0'))
+    (impose(∂x² at 40 points, name='equation'), impose(Id at 1 point, name='dirichlet x = 0'))
     >>> ps.posterior(problem.model).mean([0.5]).round(2)  # x(1 − x)/2
     array([0.12])
     """

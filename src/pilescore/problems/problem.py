@@ -45,9 +45,9 @@ class Problem:
     ...     _ = path.write_text(text)
     ...     problem = ps.load_problem(path)
     >>> problem
-    Problem('A hanging cable', Box(x=(0, 1)), N = 32, kernels rbf)
-    >>> list(problem.over["rbf"])  # to be chosen
-    ['kernel.bandwidth', 'eta', 'physics.0.rho']
+    Problem('A hanging cable', Box(x=(0, 1)), N = 42, kernels rbf)
+    >>> list(problem.over["rbf"])  # to be chosen; the equation and the conditions are exact
+    ['kernel.bandwidth', 'eta']
     >>> problem.operator("load*dx(u)")
     2 ∂x
     >>> ps.posterior(problem.model).mean([0.5]).round(2)  # x(x − 1)

@@ -43,8 +43,8 @@ class Minimum:
     >>> best = ps.minimize(model, over={"kernel.bandwidth": (0.05, 5.0), "gamma": (0.015, 1.0)})
     >>> best
     Minimum(PILE -0.837077, converged after ... evaluations
-      kernel.bandwidth = 0.29337 ± 0.047
-      gamma = 0.015  at its lower bound)
+      gamma = 0.015  at its lower bound
+      kernel.bandwidth = 0.29337 ± 0.047)
     >>> best.converged, dict(best.at_bounds)
     (True, {'gamma': 'lower'})
     >>> abs(best.pile.value - ps.pile(best.model).value) < 1e-12  # best.model is the one to use

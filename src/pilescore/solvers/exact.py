@@ -11,14 +11,14 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from ..covariance import mean_square, operator_size, prior_variances
+from ..covariance import mean_square, operator_size, term_variances
 from ..equations import Nonlinear
 from ..errors import listed
 from ..model import Model, Observation
 from .system import System
 
 TOLERANCE = 1e-6
-"""To what fraction of its prior standard deviation an exact equation holds at each node."""
+"""To what fraction of the prior standard deviation of its terms an exact equation holds at each node."""
 
 CONTRADICTED = 300.0
 """The residual of an exact row, in tolerances, above which the exact blocks contradict each other."""
@@ -79,15 +79,15 @@ def _scale(model: Model) -> float:
 
 
 def _deviations(model: Model, block: Observation, scale: float) -> Float[np.ndarray, " n"]:
-    """Return the size of each value of a block: the prior standard deviation of its operator, or its values."""
+    """Return the size of each value of a block: the prior standard deviation of its terms, or its values."""
     if isinstance(block.operator, Nonlinear):
         squares = np.full(block.size, operator_size(model.kernel, block).size(scale))
-    elif block.matrix is None:
-        squares = scale * prior_variances(model.kernel, block.points, block.operator)
     else:
-        # An upper bound: the terms of a functional may cancel, and its exact variance may be far smaller.
-        roots = np.sqrt(scale * prior_variances(model.kernel, block.points, block.operator))
-        squares = (np.abs(block.matrix) @ roots) ** 2
+        # The variances of the terms, not of their sum: under a kernel that nearly obeys the equation the terms cancel,
+        # and the rounding error of the sum is that of the terms.
+        squares = scale * term_variances(model.kernel, block)
+        if block.matrix is not None:
+            squares = (np.abs(block.matrix) @ np.sqrt(squares)) ** 2
     squares = np.maximum(squares, mean_square(block))
     # A row whose operator vanishes there: the other rows give its scale.
     return np.sqrt(np.where(squares > 0, squares, squares.max() or 1.0))
