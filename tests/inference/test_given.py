@@ -39,7 +39,13 @@ def stacked_covariance(model: ps.Model) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("score", "given"),
-    [("joint", []), ("given_physics", [1, 2, 3, 4]), ("given_homogeneous", [1, 3]), ("auto", [1, 3])],
+    [
+        ("joint", []),
+        ("given_physics", [1, 2, 3, 4]),
+        ("given_homogeneous", [1, 3]),
+        ("auto", [1, 3, 4]),
+        ("given_constant", [1, 3, 4]),
+    ],
 )
 def test_score_is_a_conditional_density(score: str, given: list[int]) -> None:
     model = mixed()
@@ -139,7 +145,7 @@ def test_nothing_to_score_is_refused() -> None:
     with pytest.raises(ps.errors.InputError, match=r"nothing to score.*it is exact.*data_free_pile"):
         ps.pile(exact)
     zeros = ps.Model(ps.RBF(0.4), physics=ps.impose(DX, 0.0, on=LINE.interior(RULE), noise=0.1))
-    with pytest.raises(ps.errors.InputError, match=r"nothing to score.*its values are zero"):
+    with pytest.raises(ps.errors.InputError, match=r"nothing to score.*its values are constant or zero"):
         ps.pile(zeros, "auto")
     with pytest.raises(
         ps.errors.InputError, match=r"expected no exact blocks, but physics.0: give them rho=; got 'printed'"
@@ -152,7 +158,8 @@ def test_nothing_to_score_is_refused() -> None:
     [
         ("joint", "data and physics together"),
         ("given_physics", "the data given the physics"),
-        ("auto", "the data and the imposed values that are not zero, given those that are zero"),
+        ("auto", "the data and the imposed values that vary, given those that are constant"),
+        ("given_homogeneous", "the data and the imposed values that are not zero, given those that are zero"),
     ],
 )
 def test_scores_are_described_in_words(score: str, words: str) -> None:

@@ -233,7 +233,7 @@ def test_a_file_with_nothing_to_score_is_refused(tmp_path: Path) -> None:
     text = '[domain]\nx = [0, 1]\n[[equation]]\nequation = "dxx(u) = 0"\n'
     (found,) = mistakes(write(tmp_path, text))
     assert "select: score: there is nothing to score" in found
-    assert "no data, and all of its physics is given: its values are zero" in found
+    assert "no data, and all of its physics is given: its values are constant or zero" in found
     (found,) = mistakes(write(tmp_path, text.replace("= 0", "= 1") + '[select]\nscore = "joint"\n'))
     assert "no data, and all of its physics is given: it is exact" in found
     assert ps.load_problem(write(tmp_path, text.replace("= 0", "= 1"))).score == ps.Score("auto")

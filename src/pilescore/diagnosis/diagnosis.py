@@ -75,7 +75,7 @@ def diagnose(
     require(isinstance(source, Model), "model", model, "a ps.Model, or the result of ps.minimize")
     requested = as_score("auto" if score is None else score)
     given = minimum.score.given if score is None and minimum is not None else requested.given
-    scoring = Score("homogeneous" if given == "auto" else given)
+    scoring = Score(given).resolved(source)
     source = with_tolerances(source)
     if score is None and len(scoring.given_blocks(source)) == len(source.blocks):
         scoring = Score()  # there is nothing but zeros to score

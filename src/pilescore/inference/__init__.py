@@ -20,6 +20,7 @@ from .evidence import Systems as Systems
 from .evidence import WarmStart as WarmStart
 from .evidence import at_profiled_scale as at_profiled_scale
 from .evidence import check_exact as check_exact
+from .evidence import contradictory as contradictory
 from .evidence import linear_system as linear_system
 from .evidence import systems_of as systems_of
 from .losses import Losses, losses

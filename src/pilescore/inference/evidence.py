@@ -17,7 +17,18 @@ from jaxtyping import Float
 from ..errors import InputError, NotPositiveDefiniteError, NotSolvedError, require
 from ..model import Model, eta_and_temperatures, named_paths, require_name
 from ..nonlinear import MapEstimate, Solution, as_solution, gradient, solve_or_follow
-from ..solvers import LARGEST_THREADED, Bounds, NamedGradient, System, contradiction, plain, solve, with_tolerances
+from ..solvers import (
+    IMPRECISE,
+    IMPRECISE_NATS,
+    LARGEST_THREADED,
+    Bounds,
+    NamedGradient,
+    System,
+    contradiction,
+    plain,
+    solve,
+    with_tolerances,
+)
 from .score import Score, as_score
 
 LOG_TWO_PI = math.log(2 * math.pi)
@@ -93,6 +104,8 @@ class Pile(Evidence):
     """An upper bound on PILE."""
     solver: str = "dense"
     """The solver that was used, and a summary of its work."""
+    given: int = 0
+    """The number of observations that the scored ones are given."""
     solution: Solution | None = dataclasses.field(default=None, compare=False, repr=False)
     """The most likely solution of a nonlinear model, around which it was linearised."""
 
@@ -100,6 +113,11 @@ class Pile(Evidence):
         if math.isnan(self.lower):  # no bounds given: the score is exact
             object.__setattr__(self, "lower", self.value)
             object.__setattr__(self, "upper", self.value)
+
+    @property
+    def is_imprecise(self) -> bool:
+        """Whether rounding matters. Given observations may cost digits by design; there it is nats that count."""
+        return self.size * self.rounding > 2.0 * IMPRECISE_NATS if self.given else self.rounding > IMPRECISE
 
     def __repr__(self) -> str:
         shares = ", ".join(f"{name}: {share:.4g}" for name, share in self.shares.items())
@@ -400,7 +418,8 @@ def _from_systems(
     lower, upper = found.value, found.value
     if quadratic.width > 0 or logdet.width > 0:
         lower, upper = fits.lower + logdet.lower / n + constant, fits.upper + logdet.upper / n + constant
-    return dataclasses.replace(found, lower=lower, upper=upper, solver=system.factored.account)
+    given_rows = len(system.values) - n
+    return dataclasses.replace(found, lower=lower, upper=upper, solver=system.factored.account, given=given_rows)
 
 
 def from_parts(

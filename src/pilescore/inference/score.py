@@ -8,7 +8,7 @@ from typing import Literal
 from ..errors import InputError, nearest, require
 from ..model import Model
 
-Given = Literal["exact", "homogeneous", "physics", "auto"]
+Given = Literal["exact", "homogeneous", "constant", "physics", "auto"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Score:
     """Which score of a model is computed.
 
     Functions that score a model accept a `Score` or one of the names `"joint"`, `"given_homogeneous"`,
-    `"given_physics"`, `"profiled"` and `"auto"`.
+    `"given_constant"`, `"given_physics"`, `"profiled"` and `"auto"`.
 
     Examples
     --------
@@ -28,8 +28,8 @@ class Score:
     >>> ps.pile(model, score="given_phyics")
     Traceback (most recent call last):
     ...
-    pilescore.errors.InputError: score: expected 'joint', 'given_homogeneous', 'given_physics', 'profiled', 'auto' or a
-    ps.Score; got 'given_phyics'. Did you mean 'given_physics'?
+    pilescore.errors.InputError: score: expected 'joint', 'given_homogeneous', 'given_constant', 'given_physics',
+    'profiled', 'auto' or a ps.Score; got 'given_phyics'. Did you mean 'given_physics'?
     """
 
     given: Given = "exact"
@@ -37,9 +37,10 @@ class Score:
 
     `"exact"`: exact equations and conditions only, which are part of the prior. This is the joint score of the paper,
     whose physics is never exact. `"homogeneous"`: physics whose imposed values are all zero. The density of zero is
-    largest for a small operator and a small prior, so it says nothing about the model; values that are not zero are
-    readings of the operator and say as much as data. `"physics"`: all physics; only data are scored. `"auto"`: as
-    `"homogeneous"`, but a search compares the result with `"physics"`; see `minimize`.
+    largest for a small operator and a small prior, so it says nothing about the model. `"constant"`: physics whose
+    imposed values are all the same. Many copies of one number say as little; values that vary are readings of the
+    operator and say as much as data. `"physics"`: all physics; only data are scored. `"auto"`: `"constant"`, or
+    `"homogeneous"` if there are no data; a search compares the result with `"physics"`, see `minimize`.
     """
     profiled: bool = False
     """Minimise over the scale η in closed form, with `γ/η` and `ρ/η` fixed: `η̂ = η ỹᵀC⁻¹ỹ/N`. The result's `eta` is
@@ -49,20 +50,27 @@ class Score:
     the constant. It reproduces the paper's numbers but is not the evidence of the paper's own model."""
 
     def __post_init__(self) -> None:
-        names = ("exact", "homogeneous", "physics", "auto")
+        names = ("exact", "homogeneous", "constant", "physics", "auto")
         require(self.given in names, "given", self.given, f"one of {', '.join(map(repr, names))}")
         require(isinstance(self.profiled, bool), "profiled", self.profiled, "True or False")
         require(self.formula in ("consistent", "printed"), "formula", self.formula, "'consistent' or 'printed'")
         joint = self.given == "exact" and not self.profiled
         require(joint or self.formula == "consistent", "score", self, "no other option with the printed formula")
 
+    def resolved(self, model: Model) -> Score:
+        """Return the score that `"auto"` stands for, before a search compares it with another."""
+        if self.given != "auto":
+            return self
+        return dataclasses.replace(self, given="constant" if model.data else "homogeneous")
+
     def given_blocks(self, model: Model) -> tuple[int, ...]:
         """Return the positions, in `model.blocks`, of the blocks that are conditioned on."""
+        given = self.resolved(model).given
 
         def is_given(i: int) -> bool:
-            if self.given == "exact":
-                return model.is_exact(i)
-            return self.given == "physics" or model.blocks[i].zero
+            block = model.blocks[i]
+            kinds = {"exact": model.is_exact(i), "homogeneous": block.zero, "constant": block.constant}
+            return given == "physics" or kinds[given]
 
         return tuple(i for i in range(len(model.data), len(model.blocks)) if is_given(i))
 
@@ -74,7 +82,7 @@ class Score:
         elif len(self.given_blocks(model)) == len(model.blocks):
             raise InputError(
                 "score: there is nothing to score. The model has no data, and all of its physics is given: "
-                f"{'it is exact' if self.given == 'exact' else 'its values are zero'}. Add data, or compare kernels "
+                f"{'it is exact' if self.given == 'exact' else 'its values are constant or zero'}. Add data, or compare kernels "
                 "without data with ps.data_free_pile"
             )
         if model.is_nonlinear:
@@ -92,15 +100,19 @@ class Score:
             return ("data and physics together" if model.data and physics else "all observations") + scale
         if len(given) == physics:
             return "the data given the physics" + scale
-        kind = "exact" if self.given == "exact" else "zero"
-        others = "the imposed values that are not zero" if kind == "zero" else "the physics that is not exact"
+        others, rest = {
+            "exact": ("the physics that is not exact", "what is exact"),
+            "homogeneous": ("the imposed values that are not zero", "those that are zero"),
+            "constant": ("the imposed values that vary", "those that are constant"),
+        }[self.resolved(model).given]
         scored = f"the data and {others}" if model.data else others
-        return f"{scored}, given {'those that are zero' if kind == 'zero' else 'what is exact'}{scale}"
+        return f"{scored}, given {rest}{scale}"
 
 
 NAMED_SCORES = {
     "joint": Score(),
     "given_homogeneous": Score("homogeneous"),
+    "given_constant": Score("constant"),
     "given_physics": Score("physics"),
     "profiled": Score(profiled=True),
     "auto": Score("auto"),

@@ -199,6 +199,8 @@ class Observation(eqx.Module):
     """The number or function that the values of physics were computed from; None if values were given."""
     zero: bool = eqx.field(static=True, default=False)
     """Whether it is physics whose imposed values are all zero; the targets of a linearisation need not be zero."""
+    constant: bool = eqx.field(static=True, default=False)
+    """Whether it is physics whose imposed values are all the same, zero included."""
     exact: bool = eqx.field(static=True, default=False)
     """Whether the block holds exactly: its weights are those of a tolerance near rounding, not of a noise."""
 
@@ -498,7 +500,20 @@ def _observation(
     known = None if isinstance(operator, Operator) and operator.has_parameters else table
     zero = role == "physics" and not values.any()
     return Observation(
-        role, name, operator, points, matrix, values, weights, scalar, nodes, region, indices, known, zero=zero
+        role,
+        name,
+        operator,
+        points,
+        matrix,
+        values,
+        weights,
+        scalar,
+        nodes,
+        region,
+        indices,
+        known,
+        zero=zero,
+        constant=role == "physics" and bool(np.all(values == values[0])),
     )
 
 

@@ -68,7 +68,7 @@ def search_kernel(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrecisionWarning)  # the row has a warning about rounding
             if not problem.over[name]:
-                fixed = Score("homogeneous") if score.given == "auto" else score
+                fixed = score.resolved(model)
                 scored = KernelScore(**row(model, fixed))
                 if score.profiled and math.isfinite(scored.pile):
                     model = at_profiled_scale(model, pile(model, score))

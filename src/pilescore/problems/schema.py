@@ -297,9 +297,10 @@ class TemperaturesSection(TomlTable):
 
 SCORE = (
     '"joint" (everything that is not exact), "given_physics" (the data given the physics), "given_homogeneous" (the '
-    'data and the imposed values that are not zero, given those that are zero), "profiled" (joint, at the best prior '
-    'variance eta, with the ratios of noise to prior variance fixed), or "auto": "given_homogeneous", unless that '
-    'misses the data and "given_physics" does not'
+    'data and the imposed values that are not zero, given those that are zero), "given_constant" (the data and the '
+    'imposed values that vary, given those that do not), "profiled" (joint, at the best prior variance eta, with the '
+    'ratios of noise to prior variance fixed), or "auto": "given_constant" with data and "given_homogeneous" without, '
+    'unless that misses the data and "given_physics" does not'
 )
 
 
@@ -311,7 +312,8 @@ class SelectSection(TomlTable):
     ] = 4
     seed: Annotated[int, Field(ge=0, le=2**31, description="a whole number from 0")] = 0
     score: Annotated[
-        Literal["auto", "joint", "given_homogeneous", "given_physics", "profiled"], Field(description=SCORE)
+        Literal["auto", "joint", "given_homogeneous", "given_constant", "given_physics", "profiled"],
+        Field(description=SCORE),
     ] = "auto"
 
 

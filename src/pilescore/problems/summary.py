@@ -79,7 +79,7 @@ class KernelResult(Stored):
     reason: str = ""
     evaluations: int = 1
     descents: list[DescentSummary] = []
-    score: Literal["exact", "homogeneous", "physics", "auto"] = "exact"
+    score: Literal["exact", "homogeneous", "constant", "physics", "auto"] = "exact"
     """Which observations were given, as in `ps.Score.given`."""
     why: str = ""
     """What was scored, in words."""

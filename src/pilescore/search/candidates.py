@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -312,6 +312,19 @@ def row(value: Model | Minimum | Solution | Pile, score: Score) -> dict[str, Any
     return candidate.row(score)
 
 
+def common_score(score: Score, models: Iterable[Model]) -> Score:
+    """Return the score for all of several models; the default scores the data alone if the scored physics differs."""
+    if score.given != "auto":
+        return score
+    scored, every = set(), list(models)
+    for model in every:
+        given = score.given_blocks(model)
+        rest = [block for i, block in enumerate(model.blocks) if i not in given and block.role == "physics"]
+        scored.add(tuple((str(block.operator), block.values.tobytes(), block.points.tobytes()) for block in rest))
+    alike = len(scored) == 1 or not all(model.data and model.physics for model in every)
+    return score if alike else dataclasses.replace(score, given="physics")
+
+
 def failed_row(text: str, size: float | int = math.nan) -> dict[str, Any]:
     """Return the row of a candidate that could not be scored."""
     empty = dict.fromkeys(("pile", "fit", "complexity", "size", "fitted", "warnings", "energy"), math.nan)
@@ -321,12 +334,13 @@ def failed_row(text: str, size: float | int = math.nan) -> dict[str, Any]:
 def posterior_predictor(posterior: Posterior, notes: Sequence[str]) -> HeldOutPredictor:
     """Return a posterior as a predictor; empty notes are left out."""
     rounding = posterior.system.rounding
-    imprecise = f"rounding leaves its PILE uncertain by {rounding:.1e}" if rounding > IMPRECISE else ""
+    imprecise = f"rounding leaves its PILE uncertain by {rounding:.1e}" if posterior.system.is_imprecise else ""
     model = posterior.model
 
     def noise(block: Observation, label: str) -> Float[np.ndarray, " n"]:
         name = TEMPERATURES[block.role]
-        temperature = float(getattr(model, name))
+        shared = getattr(model, name)
+        temperature = 1.0 if shared is None else float(shared)
         if name not in model.temperature_names and temperature == 1.0:  # the default of a model that was not given one
             raise InputError(
                 f"held_out: no noise is known for {label!r}: it has none of its own, and no block of the model uses "
@@ -339,7 +353,7 @@ def posterior_predictor(posterior: Posterior, notes: Sequence[str]) -> HeldOutPr
 
 def _evidence_row(pile: Pile, notes: Sequence[str], fitted: int = 0) -> dict[str, Any]:
     warnings = [note for note in notes if note]
-    if pile.rounding > IMPRECISE:
+    if pile.is_imprecise:
         warnings.append(f"rounding leaves it uncertain by {pile.rounding:.1e}")
     if not USUAL_FIT[0] <= pile.fit <= USUAL_FIT[1]:
         size = "smaller" if pile.fit < 1 else "larger"

@@ -16,7 +16,7 @@ from ..inference import Score, as_score
 from ..kernels import AnisotropicRBF, FullCovarianceRBF, Kernel
 from ..model import Model, is_of_kernel, is_positive, named_paths, require_name, role_of
 from ..parallel import progress_bar
-from .candidates import failed_row, row
+from .candidates import common_score, failed_row, row
 from .comparison import ranked
 from .minimum import Minimum, minimize, prepare
 from .options import RunOptions, SearchOptions, check_options
@@ -149,6 +149,7 @@ def choose(
     else:
         candidates, failed = _as_models(models) if equations is None else _with_equations(_one_model(models), equations)
         bounds = _own_bounds(candidates, over or {})
+    scoring = common_score(scoring, candidates.values())
     for name, model in candidates.items():  # check everything before any long work
         require(isinstance(name, str), "candidates", name, "names that are strings")
         require(len(bounds[name]) > 0, "over", bounds[name], f"bounds of at least one hyperparameter of {name!r}")

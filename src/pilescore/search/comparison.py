@@ -17,7 +17,7 @@ from ..errors import InputError, PilescoreError, PrecisionWarning, listed, requi
 from ..inference import Posterior, Score, as_score
 from ..model import Observation, check_names, labels
 from ..networks import NetworkPile
-from .candidates import Candidate, HeldOutPredictor, Predicting, Scored, as_candidate
+from .candidates import Candidate, HeldOutPredictor, ModelCandidate, Predicting, Scored, as_candidate, common_score
 
 HELD_OUT_COLUMNS = ("log_density", "difference", "standard_error", "nats", "rmse", "coverage")
 
@@ -109,6 +109,8 @@ def compare(
             "linearisation. Compare what they predict: ps.compare(candidates, held_out=observations)"
         )
     require(len(families) == 1, "candidates", list(candidates), "data-free scores only, or none of them")
+    given = [candidate.model for candidate in scored.values() if isinstance(candidate, ModelCandidate)]
+    scoring = common_score(scoring, given) if given else scoring
     rows = {name: candidate.row(scoring) for name, candidate in scored.items()}
     return _network_table(scored, rows) if "network" in families else _ranked(scored, rows)
 

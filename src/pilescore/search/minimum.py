@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..errors import PilescoreError, PrecisionWarning, UnresolvedWarning, require
-from ..inference import Pile, Score, as_score, at_profiled_scale, check_exact, systems_of
+from ..errors import InputError, PilescoreError, PrecisionWarning, UnresolvedWarning, require
+from ..inference import Pile, Score, as_score, at_profiled_scale, check_exact, contradictory, systems_of
 from ..model import Model
 from ..nonlinear import Solution
 from ..parallel import cluster_errors, progress_bar
-from ..solvers import IMPRECISE, IMPRECISE_NATS
+from ..solvers import contradiction
 from ..storage import DatasetFile
 from .degrees_of_freedom import DegreesOfFreedom, degrees_of_freedom, degrees_text
 from .derived import Derived, derived_value
@@ -139,7 +139,8 @@ class Minimum:
         if len(self.descents) > 1:
             ends = sorted((descent.pile for descent in self.descents), key=lambda end: (math.isnan(end), end))
             shown = [f"{end:.4g}" for end in ends[:8]] + ["…"] * (len(ends) > 8)
-            lines.append(f"  {len(self.descents)} starts ended at " + ", ".join(shown))
+            when = "" if self.resolution is None else ", before exact equations were tightened and refined"
+            lines.append(f"  {len(self.descents)} starts ended at {', '.join(shown)}{when}")
         if self.degrees_of_freedom is not None:
             lines.append(f"  {degrees_text(self.degrees_of_freedom)}")
         if self.resolution is not None and not self.resolution.resolved:
@@ -174,12 +175,12 @@ def minimize(
         Bounds `(low, high)` by name, with names as in `Model.replace`. The bounds of a vector hold for each element,
         or are vectors themselves.
     score
-        What is scored, as in `pile`. `"auto"` scores the data and the imposed values that are not zero, given the
-        physics that is zero or exact: the density of a zero says nothing about the model, but rewards small operators
-        and small priors. If this predicts the data more than 8 nats worse, given all physics, than hyperparameters
-        chosen for the data alone, the data given the physics are scored instead. The result says which, and why. With
-        `"profiled"`, η is found in closed form with `γ/η` and `ρ/η` held fixed, and bounds on temperatures hold at the
-        model's η. If the solver gives bounds on PILE, their midpoint is minimised.
+        What is scored, as in `pile`. `"auto"` scores the data and the imposed values that vary, given the physics whose
+        values are constant, zero in particular: the density of a zero says nothing about the model, but rewards small
+        operators and small priors. If this predicts the data more than 8 nats worse, given all physics, than
+        hyperparameters chosen for the data alone, the data given the physics are scored instead. The result says which,
+        and why. With `"profiled"`, η is found in closed form with `γ/η` and `ρ/η` held fixed, and bounds on
+        temperatures hold at the model's η. If the solver gives bounds on PILE, their midpoint is minimised.
     starts
         How many: the model's own values, then scrambled Sobol points within the bounds. Or a list of starts such as
         `[{"kernel.bandwidth": 0.3}, …]`; other hyperparameters start at the model's values. Starts run in parallel if
@@ -205,7 +206,7 @@ def minimize(
     check_options(run, search)
     requested = as_score(score)
     objective, points = prepare(model, over, requested, starts, ties, search)
-    scoring = dataclasses.replace(requested, given="homogeneous") if requested.given == "auto" else requested
+    scoring = requested.resolved(model)
     steps = Steps(over, ties, scoring, search, run)
     with (
         cluster_errors(lambda: steps.progress),
@@ -228,14 +229,17 @@ def _minimum(found: Found, steps: Steps) -> Minimum:
     if scoring.profiled:
         chosen = at_profiled_scale(chosen, pile)
         values = space.values_of(chosen)
-    exact = any(chosen.is_exact(i) for i in range(len(chosen.blocks)))
-    if pile.rounding > (2.0 * IMPRECISE_NATS / pile.size if exact else IMPRECISE):
+    if pile.is_imprecise:
         warnings.warn(
             f"rounding leaves PILE at the minimum uncertain by about {pile.rounding:.1e}; ps.pile(minimum.model) "
             "names the blocks involved and what helps",
             PrecisionWarning,
             stacklevel=3,
         )
+    if found.resolution is not None and not chosen.is_nonlinear:
+        missed = contradiction(systems_of(chosen, Score(), explain=False).whole)
+        if missed:
+            raise InputError(contradictory(missed))
     if chosen.is_nonlinear:
         pile = dataclasses.replace(pile, solution=systems_of(chosen, Score(), found.best.warm_start).solution)
     if pile.solution is not None and not pile.solution.converged:

@@ -267,7 +267,7 @@ class EvaluationLog(ResumableResults):
             evaluated = None
             if not errors[i]:
                 fields: dict[str, Any] = dict(zip(PILE_FIELDS, terms[i].tolist(), strict=True))
-                fields["size"] = int(fields["size"])
+                fields |= {"size": int(fields["size"]), "given": int(fields["given"])}
                 fields["shares"] = dict(zip(self.blocks, shares[i].tolist(), strict=True))
                 evaluated = Pile(**fields, solver=solvers[i]), gradients[i]
             self.entries[stages[i], u.tobytes()] = LogEntry(u, evaluated, errors[i], reasons[i], stages[i])

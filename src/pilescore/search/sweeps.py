@@ -49,7 +49,6 @@ from ..parallel import (
     progress_bar,
     refuse_nested_clusters,
 )
-from ..solvers import IMPRECISE
 from ..storage import DatasetFile, SweepTable
 from .fingerprint import fingerprint, kernel_values
 from .options import RunOptions, check_options, describe_saving
@@ -321,7 +320,7 @@ class _SharedPosterior(Posterior):
 def _pile_columns(pile: Pile) -> dict[str, Any]:
     columns = {name: getattr(pile, field) for name, field in (PILE_COLUMNS | BOUND_COLUMNS).items()}
     columns |= {"eta_hat": pile.eta, "shares": list(pile.shares.values()), "status": "ok"}
-    if pile.rounding > IMPRECISE:
+    if pile.is_imprecise:
         columns |= {"status": "imprecise", "reason": f"rounding leaves PILE uncertain by {pile.rounding:.1e}"}
     return columns
 

@@ -111,9 +111,9 @@ class System:
 
     @property
     def is_imprecise(self) -> bool:
-        """Whether rounding matters; exact equations cost digits by design, so there it is nats that count."""
-        exact = any(self.model.is_exact(i) for i in range(len(self.model.blocks)))
-        return self.error > 2.0 * IMPRECISE_NATS if exact else self.rounding > IMPRECISE
+        """Whether rounding matters; given observations cost digits if they are nearly exact: there it is nats."""
+        given = self.factored.scored < len(self.values)
+        return self.error > 2.0 * IMPRECISE_NATS if given else self.rounding > IMPRECISE
 
     def warn_if_imprecise(self, stacklevel: int = 4) -> None:
         """Warn if rounding makes the score imprecise, and name the blocks that cause it."""
@@ -246,14 +246,16 @@ def _remedy(model: Model) -> str:
     noises = [
         f"{'gamma' if block.role == 'data' else 'rho'} of {label!r} (now {temperature:.1e})"
         for block, label, temperature in zip(model.blocks, model.labels, model.temperatures, strict=True)
+        if not block.exact
     ]
+    raised = f"raise {' or '.join(noises)}; " if noises else ""
     twins = [
         f"{len(block.points) - count} coincident points in {label!r}"
         for block, label in zip(model.blocks, model.labels, strict=True)
         if not block.is_functional and (count := len(np.unique(block.points, axis=0))) < len(block.points)
     ]
     thin = f"; thin the {listed(twins)}" if twins else ""
-    return f"What helps: raise {' or '.join(noises)}; shorten the kernel's bandwidth or use a rougher kernel{thin}."
+    return f"What helps: {raised}shorten the kernel's bandwidth or use a rougher kernel{thin}."
 
 
 class NamedGradient:
