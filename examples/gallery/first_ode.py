@@ -70,7 +70,7 @@ print(score)
 #
 # A vague model has a low fit and a high complexity, and a rigid model the reverse. Their sum has a minimum in between:
 
-scores = {h: ps.pile(model.replace({"kernel.bandwidth": h})) for h in (0.1, 0.5, 2.5)}
+scores = {h: ps.pile(model.replace({"kernel.bandwidth": h})) for h in (0.1, 0.5, 1.5)}
 for h, each in scores.items():
     print(
         f"h = {h}: PILE {each.value:5.2f} = fit {each.fit:.2f} + complexity {each.complexity:.2f} + {each.constant:.2f}"
@@ -101,13 +101,13 @@ axes[-1].set_xlabel("time $t$ in s")
 plt.show()
 print({h: f"{share:.0%}" for h, share in within.items()})
 assert within[0.5] > 0.9
-assert within[2.5] < 0.5
+assert within[1.5] < 0.5
 
 # %%
 # - **0.1 s** is too short. The nodes of the equation are farther apart, so they are uncorrelated. The model allows
 #   almost any function, as its wide band shows.
 # - **0.5 s** propagates the readings through the equation to the end of the ten seconds.
-# - **2.5 s** is too long. Such a stiff function cannot oscillate with a period of 3 s. It misses the readings, and its
+# - **1.5 s** is too long. Such a stiff function hardly oscillates with a period of 3 s. It misses the readings, and its
 #   band is still narrow. Its large fit term reveals this.
 #
 # ## What PILE cannot detect
