@@ -75,7 +75,8 @@ def test_scores_are_frozen_values():
         ("Joint", "Did you mean 'joint'"),
         (
             "zzzzzz",
-            "expected 'joint', 'given_homogeneous', 'given_physics', 'profiled', 'auto' or a ps.Score; got 'zzzzzz'$",
+            "expected 'joint', 'given_homogeneous', 'given_constant', 'given_physics', 'profiled', 'auto' or a ps.Score; "
+            "got 'zzzzzz'$",
         ),
         (True, "got True"),
         (None, "got None"),
@@ -90,8 +91,8 @@ def test_other_scores_are_refused(wrong, message, as_a_user):
 def test_options_of_scores_are_checked(as_a_user):
     for options, message in (
         ({"profiled": 1}, "profiled: expected True or False"),
-        ({"given": "data"}, "given: expected one of 'exact', 'homogeneous', 'physics', 'auto'; got 'data'"),
-        ({"given": True}, "given: expected one of 'exact', 'homogeneous', 'physics', 'auto'; got True"),
+        ({"given": "data"}, "given: expected one of 'exact', 'homogeneous', 'constant', 'physics', 'auto'; got 'data'"),
+        ({"given": True}, "given: expected one of 'exact', 'homogeneous', 'constant', 'physics', 'auto'; got True"),
         ({"formula": "published"}, "formula: expected 'consistent' or 'printed'"),
         ({"formula": "printed", "profiled": True}, "no other option with the printed formula"),
         ({"formula": "printed", "given": "physics"}, "no other option with the printed formula"),

@@ -253,23 +253,24 @@ def test_the_default_score_is_auto(tmp_path: Path) -> None:
     named = ps.load_problem(write(tmp_path, f'{GOOD}[select]\nscore = "auto"\n'))
     zeros = ps.load_problem(write(tmp_path))  # all that is imposed is zero
     ones = ps.load_problem(write(tmp_path, GOOD.replace("value = 0", "value = 1")))
+    varied = ps.load_problem(write(tmp_path, GOOD.replace("value = 0", 'value = "1 + t"')))
     problem = ps.load_problem(write(tmp_path, GOOD.replace("k = 0.3", "k = { unknown = [0.1, 1.0] }")))
-    for each in (named, zeros, ones, problem):
+    for each in (named, zeros, ones, varied, problem):
         assert each.score == ps.Score("auto")
         assert each.score_name == "auto"
-    for each in (named, zeros, problem):
+    for each in (named, zeros, ones, problem):
         assert "score: PILE of the data given the physics; " in describe_problem(each)
-    mixed = "score: PILE of the data and the imposed values that are not zero, given those that are zero; "
-    assert mixed in describe_problem(ones)
-    assert ps.pile(zeros.model, zeros.score).value == ps.pile(zeros.model, "given_physics").value
-    assert ps.pile(ones.model, ones.score).size == 3 + 2 * 3  # the data and both faces
+        assert ps.pile(each.model, each.score).value == ps.pile(each.model, "given_physics").value
+    mixed = "score: PILE of the data and the imposed values that vary, given those that are constant; "
+    assert mixed in describe_problem(varied)
+    assert ps.pile(varied.model, varied.score).size == 3 + 2 * 3  # the data and both faces
     assert problem.over["rbf"]["k"] == (0.1, 1.0)
     assert problem.model.parameters["k"] == pytest.approx(np.sqrt(0.1))
     assert str(problem.operator("-k*dx(u)", {"k": 2.0})) == "-2 ∂x"
 
 
 def test_scores_have_the_same_names_as_in_python(tmp_path: Path) -> None:
-    for name in ("joint", "given_homogeneous", "given_physics", "profiled", "auto"):
+    for name in ("joint", "given_homogeneous", "given_constant", "given_physics", "profiled", "auto"):
         problem = ps.load_problem(write(tmp_path, f'{GOOD}[select]\nscore = "{name}"\n'))
         assert problem.score_name == name
         assert problem.score == ps.inference.as_score(name)

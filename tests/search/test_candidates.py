@@ -161,7 +161,7 @@ def test_kernels_are_chosen_by_one_score():
         lost = ps.pile(joint.model, "given_physics").free_energy - given.pile.free_energy
         assert (lost > 8.0) == (name == "RBF")
         own = ps.minimize(model, over, search=search)
-        assert own.score == ps.Score("physics" if name == "RBF" else "homogeneous")
+        assert own.score == ps.Score("physics" if name == "RBF" else "constant")
         assert own.pile.free_energy == pytest.approx((given if lost > 8.0 else joint).pile.free_energy, abs=1e-3)
         assert (f"predict the data {lost:.3g} nats worse" in own.why) == (name == "RBF")
         energies[name] = given.pile.free_energy

@@ -247,6 +247,7 @@ def test_a_file_of_another_search_is_refused_and_left_alone(tmp_path, monkeypatc
         {"score": "profiled"},
         {"score": "given_physics"},
         {"score": "given_homogeneous"},
+        {"score": "given_constant"},
         {"score": "auto"},
         {"tolerance": 1e-9},
         {"max_evaluations": 4},
