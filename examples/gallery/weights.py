@@ -116,8 +116,8 @@ plt.show()
 # ## What can go wrong
 #
 # If the equation is exact, the source has no noise to estimate: joint PILE drives $\rho$ to its lower bound, or
-# explains the readings as noise. In that case score the data given the physics, as in
-# [heat_coefficient.py](heat_coefficient.md). Also use several starts: the tied model has three minima, far apart, as
+# explains the readings as noise. In that case leave `rho` out: the equation is then exact and part of the prior, as in
+# [first_ode.py](first_ode.md). Also use several starts: the tied model has three minima, far apart, as
 # the output above shows.
 #
 # Next: [kernel_before_data.py](kernel_before_data.md) chooses the kernel itself.

@@ -39,8 +39,9 @@ plt.show()
 # ## Three candidates
 #
 # An equation is an operator imposed at quadrature nodes; its unknown coefficients are created by `ps.parameter`.
-# Coefficients, bandwidths and temperatures are optimised for each candidate. `ps.choose` scores the data *given* the
-# equation, because the equations are hypotheses: no one has measured that their right-hand side is zero.
+# Coefficients, bandwidths and temperatures are optimised for each candidate. The data are scored *given* the equation,
+# because no one has measured that its right-hand side is zero. The equations are soft, with a searched `rho`: it shows
+# how closely each is met.
 
 strip = ps.Box(t=(0, 1), x=(0, 1))
 dt, dx = ps.partials(strip)
@@ -104,7 +105,7 @@ verdicts = {}
 fig, axes = plt.subplots(1, 2, figsize=(7.4, 3.6), sharey=True, layout="constrained")
 for ax, (c, operator) in zip(axes, transport.items(), strict=True):
     start = best.model.replace({"speed": c, "diffusivity": DIFFUSIVITY, "rho": 1e-3})
-    fitted = ps.minimize(start, levels, score="given_physics", run=ps.RunOptions(progress=False))
+    fitted = ps.minimize(start, levels, run=ps.RunOptions(progress=False))
     verdicts[c] = ps.diagnose(fitted, checks=["physics_against_data", "unresolved_quadrature"])
     noise = (fitted.values["gamma"] / 2) ** 0.5
     print(f"speed {c}: noise of the readings {noise:.3f}, rho {fitted.values['rho']:.1e}\n{verdicts[c]}\n")
@@ -122,9 +123,10 @@ assert "physics_against_data" in verdicts[0.6]
 #
 # An equation is imposed only at its nodes. If the bandwidths may change too, they become so short for the wrong speed
 # that the solution can violate the equation between the nodes. Then data and equation do not contradict each other, and
-# `physics_against_data` does not fire. The check `unresolved_quadrature` detects this; the remedy is more nodes.
+# `physics_against_data` does not fire. The check `unresolved_quadrature` detects this; the remedy is more nodes. For an
+# exact equation, without `rho`, `minimize` bounds the lengths and refines the nodes itself.
 
-slipped = ps.minimize(start, over, score="given_physics", run=ps.RunOptions(progress=False))
+slipped = ps.minimize(start, over, run=ps.RunOptions(progress=False))
 verdict = ps.diagnose(slipped, checks=["physics_against_data", "unresolved_quadrature"])
 print(f"bandwidths {slipped.values['kernel.bandwidth[0]']:.3f}, {slipped.values['kernel.bandwidth[1]']:.3f}\n{verdict}")
 assert "unresolved_quadrature" in verdict
