@@ -178,6 +178,12 @@ def mixture(v: Values) -> ko.Oracle:
     return ko.spectral_mixture(*([v[f"parts.{i}.{field}"] for i in range(2)] for field in fields))
 
 
+def evolved(v: Values) -> ko.Oracle:
+    """A state, and a change in the time `(t + ½)/2` and in space that is squeezed to three quarters."""
+    state, change = ko.rbf(v["state.bandwidth"]), ko.linear() * ko.rbf(1)
+    return state.on(1) + ko.warped(change.on(0) * state.on(1), lambda x: [(x[0] + 0.5) / 2, x[1] / 0.75])
+
+
 def nested(v: Values) -> ko.Oracle:
     first, second = (v[f"parts.0.parts.{i}.kernel.bandwidth"] for i in range(2))
     other = v["parts.1.variance"] * ko.matern(2.5, v["parts.1.kernel.bandwidth"])
@@ -197,6 +203,10 @@ def cases() -> dict[str, Case]:
         "anisotropic": case(
             ps.AnisotropicRBF(0.375, 0.75, 0.625), of(ko.anisotropic_rbf, "theta", "s", "bandwidth"), "diffusion"
         ),
+        "sheared": case(
+            ps.kernels.ShearedRBF(1.625, [0.75, 1.5]), of(ko.sheared_rbf, "shear", "bandwidth"), "advection"
+        ),
+        "evolution": case(ps.kernels.Evolution(ps.RBF(0.625), interval=(-0.5, 1.5)), evolved, "advection"),
         "covariance": case(
             ps.kernels.FullCovarianceRBF([[0.5, 0.25], [0.25, 1.0]]), of(whitened, "whitening"), "diffusion"
         ),

@@ -328,7 +328,7 @@ def test_sizes_of_nonlinear_equations(tmp_path: Path) -> None:
         return np.sqrt(1.0 / ps.solvers.with_tolerances(ps.load_problem(path).model).physics[0].weights)
 
     linear, drawn = tolerances("dt(u) - k*dxx(u) = 0"), tolerances("dt(u) - k*dxx(u) + 1e-9*u**2 = 0")
-    np.testing.assert_allclose(drawn, 10 * linear, rtol=0.1)  # the tolerance of nonlinear equations is ten times larger
+    np.testing.assert_allclose(drawn, 100 * linear, rtol=0.1)  # the tolerance of nonlinear equations is larger
     np.testing.assert_allclose(tolerances("u*dx(u) = 0", 10.0), tolerances("u*dx(u) = 0") * 100)
     text = '[domain]\nx = [0, 1]\n[[equation]]\nequation = "EQUATION"\nnodes = 9\n'
     text += '[[condition]]\ntype = "dirichlet"\nface = "all"\nvalue = 0\n'

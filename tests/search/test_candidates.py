@@ -67,7 +67,7 @@ def test_compare_warns_beside_each_number():
         "residuals are larger than the noise of the model": GOOD.replace({"eta": 1e-3}),
         "": ps.Model(GOOD.kernel, halves, GOOD.physics, gamma=0.005, rho=0.01),
     }
-    table = ps.compare({"good": GOOD, **expected})
+    table = ps.compare({"good": GOOD, **expected}, score="joint")
     assert all(text in table["warnings"][text] for text in expected)
     assert table["warnings"][["good", ""]].tolist() == ["", ""]
     assert table.index[-1] == next(iter(expected))
