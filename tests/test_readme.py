@@ -21,7 +21,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?")
-MOST_WORDS = 800
+MOST_WORDS = 900
 
 
 def blocks(kind):
@@ -45,7 +45,7 @@ def test_links_lead_somewhere():
         assert (ROOT / path).exists(), path
         if place:
             headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(encoding="utf-8"), flags=re.M)
-            assert place in [heading.lower().replace(" ", "-") for heading in headings]
+            assert place in [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
 @pytest.mark.slow
@@ -138,19 +138,17 @@ def test_page_on_problem_files(tmp_path, monkeypatch):
     shutil.copy(EXAMPLES / "transport" / "stations.csv", tmp_path)
     (tmp_path / "problem.toml").write_text(toml, encoding="utf-8")
     problem = ps.load_problem(tmp_path / "problem.toml")
-    assert problem.score.given_physics
+    assert problem.score == ps.Score("auto")
     assert list(problem.derived) == ["peclet"]
     assert cli.main(["new", str(tmp_path / "rod")]) == 0
-    smaller = (tmp_path / "rod" / "problem.toml").read_text(encoding="utf-8").replace("nodes = 12 ", "nodes = 8 ")
-    smaller = smaller.replace("starts = 2", "starts = 1").replace(
-        '[[kernel]]\ntype = "matern"', '[[kernel]]\ntype = "rbf"'
-    )
-    (tmp_path / "rod" / "problem.toml").write_text(smaller.replace("nu = 4.5", "bandwidth = 0.3"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     exec(compile(python, "problems.md", "exec"), names)
     found = names["found"]
     assert abs(found.values["diffusivity"] - 0.3) < 2 * found.standard_errors["diffusivity"]
+    # A newcomer's first result: nothing to explain away.
+    assert found.summary.warnings == []
+    assert list(found.diagnosis) == []
 
 
 @pytest.mark.slow
