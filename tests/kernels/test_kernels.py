@@ -265,6 +265,13 @@ def composite_cases() -> list[Case]:
             positive=True,
         ),
         Case(
+            "evolution",
+            2,
+            lambda: pk.Evolution(pk.RBF(0.8), (0.0, 2.0)),
+            ko.rbf(0.8).on(1) + (0.25 * (ko.linear() * ko.rbf(2.0))).on(0) * ko.rbf(0.6).on(1),
+            limit=12,
+        ),
+        Case(
             "map-wide",
             3,
             lambda: pk.LinearMap(pk.RBF(), _array(WIDE)),
@@ -883,6 +890,7 @@ def test_filter_grad_at_coincident_points(nu: float, wrap: str) -> None:
         (lambda: pk.Matern(3.5).on(1), 3),
         (lambda: pk.LinearMap(pk.Matern(3.5), np.eye(2)), 3),
         (lambda: pk.Warped(pk.Matern(3.5), identity), 3),
+        (lambda: pk.Evolution(pk.Matern(3.5), (0.0, 1.0)), 3),
     ],
 )
 def test_smoothness(build: Callable[[], Any], smoothness: float) -> None:

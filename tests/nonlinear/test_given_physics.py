@@ -43,3 +43,29 @@ def test_the_score_is_that_of_the_linearised_model() -> None:
     found = ps.pile(model, score="given_physics")
     assert found.value == pytest.approx(expected.value, abs=1e-7)
     assert dict(found.shares) == pytest.approx(dict(expected.shares), abs=1e-6)
+
+
+def _burgers(p: Any, u: Any, u_x: Any, u_t: Any, u_xx: Any, speed: Any, viscosity: Any) -> Any:
+    return u_t + speed * u * u_x - viscosity * u_xx
+
+
+def test_a_state_alone_says_little_about_the_coefficients() -> None:
+    """Values at one time hold no information on an evolution equation. A kernel with a bandwidth in time reads some
+    into them, by how large it expects `u_t`; the prior of the state in `Evolution` hardly depends on the equation."""
+    x = np.linspace(-3.0, 3.0, 25)
+    values = 1 / np.cosh(x) ** 2 + 0.01 * RNG.standard_normal(25)
+    strip = ps.Box(t=(0.0, 0.1), x=(-3.0, 3.0))
+    dt, dx = ps.partials(strip)
+    equation = ps.Nonlinear(_burgers, (ps.identity, dx, dt, dx**2), parameters={"speed": 1.0, "viscosity": 0.1})
+    model = ps.Model(
+        ps.kernels.Evolution(ps.RBF(0.8), (0.0, 0.1)),
+        ps.observe(ps.identity, values, at=np.stack([0 * x, x], axis=1), noise=0.01),
+        ps.impose(equation, 0.0, on=strip.interior(ps.GaussLegendre((3, 24))), noise=1e-3),
+        eta=0.5,
+    )
+    spread = []
+    for kernel in (model.kernel, ps.RBF([1.0, 0.8])):
+        trials = [model.replace(kernel=kernel).replace({"viscosity": value}) for value in (0.1, 0.3, 1.0)]
+        spread.append(np.ptp([ps.pile(each, score="given_physics").free_energy for each in trials]))
+    assert spread[0] < 1.5
+    assert spread[1] > 50

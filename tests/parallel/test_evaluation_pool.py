@@ -585,6 +585,6 @@ def test_workers_that_die_repeatedly_are_reported(client, tmp_path, monkeypatch)
     ):
         sweep(closure(), {"gamma": [0.1, 0.2]}, run=ps.RunOptions(client=client, save=tmp_path / "run.nc"))
     client.wait_for_workers(1)
-    monkeypatch.setattr(objective.CoordinateScore, "from_solutions", lambda *arguments: killed(*arguments[:1], None))
+    monkeypatch.setattr(objective.CoordinateScore, "from_solution", lambda *arguments: killed(*arguments[:1], None))
     with pytest.raises(ps.errors.ClusterError, match=r"1 of them died .*1 evaluations were started"):
         minimize(closure(), OVER, run=ps.RunOptions(client=client))

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..equations import MultiIndex
-from ..errors import as_array, require
+from ..errors import as_array, as_positive, require
 from .base import Kernel, Point, Scalar, require_coordinates, total, vanishes
 from .nonstationary import Linear
 from .stationary import RBF
@@ -23,7 +23,7 @@ SQUEEZE = 0.75
 
 def _as_interval(value: Any) -> tuple[float, float]:
     array = as_array(value, "interval")
-    good = array.shape == (2,) and array[0] < array[1]
+    good = array.shape == (2,) and bool(array[0] < array[1])
     require(good, "interval", value, "the first and the last time, (t0, t1) with t0 < t1")
     return float(array[0]), float(array[1])
 
@@ -34,11 +34,11 @@ class Evolution(Kernel):
     Use it to infer the coefficients of an equation `u_t = …` from observations over a short time. Under a kernel with a
     bandwidth in time, the equation together with that bandwidth says how large the derivatives of the state in space
     are, so the prior of the state depends on the coefficients, and they are biased towards values that make the state
-    look typical. Here the equation determines the change, and the prior of the state stays the same.
+    look typical. Here the equation determines the change, and the prior of the state hardly depends on them.
 
-    The change has the variance of the state at the end of the interval: `c(τ, τ') = ττ' exp(−(τ − τ')²/2)` with
-    `τ = (t − t0)/(t1 − t0)`. It varies in space over three quarters of the state's bandwidth. The nodes of the equation
-    must be closer than that.
+    At the end of the interval the change has `v` times the variance of the state: `c(τ, τ') = v ττ' exp(−(τ − τ')²/2)`
+    with `τ = (t − t0)/(t1 − t0)`. It varies in space over three quarters of the state's bandwidth. The nodes of the
+    equation must be closer than that.
 
     Parameters
     ----------
@@ -46,6 +46,8 @@ class Evolution(Kernel):
         The kernel of the state, a function of the coordinates after the first, which is the time.
     interval
         The first time `t0` and the last time `t1`.
+    change
+        The variance `v`. It should be much larger than the change is; a very large one costs digits.
 
     Examples
     --------
@@ -57,6 +59,7 @@ class Evolution(Kernel):
 
     state: Kernel
     interval: tuple[float, float] = eqx.field(static=True, converter=_as_interval)
+    change: float = eqx.field(static=True, default=1.0, converter=lambda value: as_positive(value, "change"))
 
     @property
     def smoothness(self) -> float | int:
@@ -78,7 +81,7 @@ class Evolution(Kernel):
         in_space = self.state.derivative(alpha[1:], beta[1:], *squeezed)
         if not (vanishes(in_time) or vanishes(in_space)):
             units = (end - start) ** (alpha[0] + beta[0]) * SQUEEZE ** (sum(alpha[1:]) + sum(beta[1:]))
-            rest.append(in_time * in_space / units)
+            rest.append(self.change * in_time * in_space / units)
         return total(rest)
 
     def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
