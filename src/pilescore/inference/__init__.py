@@ -14,6 +14,7 @@ from .data_free import equation_blocks as equation_blocks
 from .data_free import normalised_score as normalised_score
 from .data_free import refine_without_data as refine_without_data
 from .data_free import whitened as whitened
+from .evidence import START_TOLERANCE as START_TOLERANCE
 from .evidence import Evidence as Evidence
 from .evidence import Pile, pile, pile_and_gradient
 from .evidence import Systems as Systems

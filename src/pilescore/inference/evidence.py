@@ -33,6 +33,9 @@ from .score import Score, as_score
 
 LOG_TWO_PI = math.log(2 * math.pi)
 
+START_TOLERANCE = 1e-4
+"""The tolerance of exact equations when they are checked for contradictions, and at the start of a search."""
+
 
 class Evidence:
     """A score per observation, `2F/N`, and the evidence it stands for."""
@@ -249,16 +252,15 @@ def check_exact(model: Model) -> None:
         return
     missed = ""
     lengths = [name for name, role in model.roles.items() if role == "length"]
-    for factor in (1.0, 0.3):  # a kernel that is too long is not a contradiction
+    for factor in (1.0, 0.5):  # a kernel that is too long is not a contradiction
         trial = model.replace({name: factor * np.asarray(model.parameters[name]) for name in lengths})
         try:
-            missed = contradiction(solve(with_tolerances(only(trial, exact)), explain=False))
+            missed = contradiction(solve(with_tolerances(only(trial, exact), START_TOLERANCE), explain=False))
         except NotPositiveDefiniteError:
-            continue
+            return  # not known
         if not missed:
             return
-    if missed:
-        raise InputError(contradictory(missed))
+    raise InputError(contradictory(missed))
 
 
 def only(model: Model, given: tuple[int, ...]) -> Model:

@@ -79,8 +79,8 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
     ...     problem = ps.load_problem(path)
     >>> problem.model.physics[:2]
     (impose(∂x² at 40 points, name='equation'), impose(Id at 1 point, name='dirichlet x = 0'))
-    >>> ps.posterior(problem.model).mean([0.5]).round(2)  # x(1 − x)/2
-    array([0.12])
+    >>> ps.posterior(problem.model).mean([0.5]).round(4)  # x(1 − x)/2
+    array([0.125])
     """
     require(isinstance(path, str | os.PathLike), "path", path, "the path of a problem file")
     document = read_document(Path(path))

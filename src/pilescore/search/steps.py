@@ -12,10 +12,10 @@ import numpy as np
 from jaxtyping import Float
 
 from ..errors import PilescoreError, as_count, require
-from ..inference import Pile, Score, systems_of
+from ..inference import START_TOLERANCE, Pile, Score, systems_of
 from ..model import Model
 from ..parallel import EvaluationPool, checked_client, refuse_nested_clusters
-from ..solvers import with_tolerances
+from ..solvers import TOLERANCE, contradiction, with_tolerances
 from .descent import Curvature, Descent, find_curvature, run_descents
 from .objective import EvaluationLog, Objective
 from .options import RunOptions, SearchOptions, describe_saving
@@ -28,11 +28,17 @@ AT_BOUND = 1e-6
 GUARD_NATS = 8.0
 """How much worse, in nats, the default score may predict the data than hyperparameters chosen for the data alone."""
 
-TOLERANCES = (1e-4, 1e-6)
+TOLERANCES = (START_TOLERANCE, TOLERANCE)
 """The successive tolerances of exact equations, relative to the prior."""
 
 MAX_REFINEMENTS = 4
 """How often nodes are refined."""
+
+
+def _bends(model: Model) -> bool:
+    """Whether the solution misses exact equations: given a source, a small prior scale costs the data nothing."""
+    exact = any(model.is_exact(i) for i in range(len(model.blocks)))
+    return exact and bool(contradiction(systems_of(model, Score(), explain=False).whole))
 
 
 def is_contestable(model: Model, score: Score) -> bool:
@@ -146,10 +152,11 @@ class Steps:
             here = systems_of(found.model, self.score, found.best.warm_start, explain=False).pile(self.score)
             nearby = self.descend(found.model, 1, last=False)
             lost = 0.5 * here.size * (here.value - nearby.pile.value)
-            if lost <= GUARD_NATS or nearby.interrupted:
+            if lost <= GUARD_NATS or nearby.interrupted or _bends(nearby.model):
                 return found
             why = f"the data given the physics: {mine.described(model)} would predict the data {lost:.3g} nats worse"
-            return dataclasses.replace(self.search(model, starts), why=why)
+            given = self.search(model, starts)
+            return found if _bends(given.model) else dataclasses.replace(given, why=why)
         except PilescoreError:  # the data given the physics cannot be scored there: nothing to compare with
             return found
         finally:

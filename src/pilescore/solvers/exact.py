@@ -20,8 +20,9 @@ from .system import System
 TOLERANCE = 1e-6
 """To what fraction of the prior standard deviation of its terms an exact equation holds at each node."""
 
-CONTRADICTED = 300.0
-"""The residual of an exact row, in tolerances, above which the exact blocks contradict each other."""
+CONTRADICTED, FAR_TOLERANCES = 0.03, 300.0
+"""Exact blocks contradict each other if one is missed by more than the first as a fraction of its values. Zeros are
+missed too if they are off by more than the second in tolerances."""
 
 SOURCE_FACTOR, NONLINEAR_FACTOR = 10.0, 100.0
 """How much larger the tolerances are of imposed values that are not zero, and of nonlinear equations. Scores may
@@ -55,21 +56,27 @@ def contradiction(system: System) -> str:
     """Return which exact blocks the solution misses, and by how much; an empty string if it misses none.
 
     The residual of an exact row is about its tolerance. It is far larger only if rows contradict each other, or if
-    hardly any sample of the prior satisfies them.
+    hardly any sample of the prior satisfies them. Zeros alone do not contradict each other, so a block that is not zero
+    has to be missed.
     """
-    model, missed = system.model, []
+    model, missed, unsatisfied = system.model, [], False
     residuals = np.empty(len(system.noise))
     residuals[system.rows.order] = system.noise * system.alpha
     for i, (block, label, rows) in enumerate(zip(model.blocks, model.labels, model.rows, strict=True)):
         if not model.is_exact(i):
             continue
-        tolerances = np.sqrt(1.0 / block.weights)
-        worst = int(np.argmax(np.abs(residuals[rows]) / tolerances))
-        size = abs(float(residuals[rows][worst]))
-        if size > CONTRADICTED * tolerances[worst]:
+        sizes = np.abs(residuals[rows])
+        worst = int(np.argmax(sizes))
+        known = float(np.sqrt(mean_square(block)))
+        unsatisfied |= sizes[worst] > CONTRADICTED * known > 0
+        if (
+            sizes[worst] > CONTRADICTED * known
+            if known
+            else sizes[worst] ** 2 * block.weights[worst] > FAR_TOLERANCES**2
+        ):
             at = ", ".join(f"{coordinate:.4g}" for coordinate in block.centres[worst])
-            missed.append(f"{label!r} ({block.operator} = {block.values[worst]:.4g}) by {size:.2g} at ({at})")
-    return listed(missed) if missed else ""
+            missed.append(f"{label!r} ({block.operator} = {block.values[worst]:.4g}) by {sizes[worst]:.2g} at ({at})")
+    return listed(missed) if unsatisfied else ""
 
 
 def _scale(model: Model) -> float:
