@@ -164,8 +164,8 @@ def minimize(
     trial point cannot be scored, the step is shortened. Interrupted by Ctrl-C, it returns the best model so far.
 
     Exact equations hold everywhere, not at their nodes only. The tolerance to which they hold is tightened, and their
-    nodes are refined, until score, hyperparameters and predictions stop moving. Lengths stay above twice the distance
-    between nodes, so that the unknown cannot evade an equation between them.
+    nodes are refined, until score, hyperparameters and predictions stop moving. Lengths stay above one and a half
+    times the distance between nodes, so that the unknown cannot evade an equation between them.
 
     Parameters
     ----------

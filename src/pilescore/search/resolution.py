@@ -19,9 +19,9 @@ from ..inference import Posterior, Score, systems_of
 from ..model import Model, Observation, find, named_paths
 from ..solvers import with_tolerances
 
-SHORTEST_LENGTH, SHORTEST_PERIOD = 2.0, 4.0
-"""The least length and period of a kernel, in distances between nodes. At two, the variance that is left between nodes
-is below a thousandth of the prior variance."""
+SHORTEST_LENGTH, SHORTEST_PERIOD = 1.5, 4.0
+"""The least length and period of a kernel, in distances between nodes. Below, the evidence gains by evading the equation
+between nodes; whether what is left matters is checked with finer nodes."""
 
 FINER = 1.5
 """Finer nodes are this many times as many on each axis."""

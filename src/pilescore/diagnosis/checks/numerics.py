@@ -12,6 +12,7 @@ from ...covariance import prior_variances
 from ...errors import PilescoreError, PrecisionWarning, listed
 from ...inference import Posterior, Score, systems_of
 from ...model import Model
+from ...search import check_resolution
 from ...solvers import EPS, IMPRECISE_NATS, solve
 from ..context import DiagnosisContext
 from ..findings import Finding
@@ -62,6 +63,8 @@ def unresolved_quadrature(context: DiagnosisContext) -> Finding:
     model, name = context.model, "unresolved_quadrature"
     if not model.physics:
         return context.skip(name, "There is no physics.")
+    if any(model.is_exact(i) for i in range(len(model.blocks))):
+        return _exact_nodes(context)
     try:
         finer = [block.refined(FINER) for block in model.physics]
     except Exception as failure:  # a user's function may raise anything at other points
@@ -101,6 +104,24 @@ def unresolved_quadrature(context: DiagnosisContext) -> Finding:
         "more nodes: a larger number in the rule of ps.impose.",
         energies=(before, after),
         not_refined=fixed,
+    )
+
+
+def _exact_nodes(context: DiagnosisContext) -> Finding:
+    """Check whether finer nodes of exact equations change the evidence of the data, or the predictions."""
+    name, found = "unresolved_quadrature", check_resolution(context.model)
+    if found.finer is None:
+        return context.skip(name, f"{found.text[0].upper()}{found.text[1:]}.")
+    value = abs(found.nats) if math.isfinite(found.nats) else found.moved
+    return context.finding(
+        name,
+        value,
+        "failure",
+        "the change by a finer rule of the evidence in nats, or of predictions in deviations, is",
+        f"{found.text[0].upper()}{found.text[1:]}.",
+        "more nodes: a larger number in the rule of ps.impose; ps.minimize refines them by itself.",
+        moved=found.moved,
+        nats=found.nats,
     )
 
 
