@@ -185,8 +185,12 @@ def test_predictions_are_the_same_in_a_new_process(selected, tmp_path):
     found = ps.load_selection(place / "out")
     here = found.predict(points, ["u", "dt(u) + rate*u"])
     pd.testing.assert_frame_equal(written, here, rtol=1e-10, atol=1e-12)
-    model = ps.load_problem(place / "problem" / "problem.toml").models[found.kernel].replace(found.values)
-    np.testing.assert_allclose(here["u"], ps.posterior(model).mean(points), rtol=1e-10)
+    np.testing.assert_allclose(here["u"], ps.posterior(found.model).mean(points), rtol=1e-10)
+    # The nodes of an exact equation are refined until they suffice.
+    nodes = next(block.size for block in found.summary.blocks if block.name == "equation")
+    finer = problem_in(tmp_path / "finer", TEXT.replace("nodes = 10", f"nodes = {nodes}"))
+    model = ps.load_problem(finer).models[found.kernel].replace(found.values)
+    np.testing.assert_allclose(here["u"], ps.posterior(model).mean(points), rtol=1e-4)
     assert (here["u_std"] > ps.posterior(model).std(points)).all()  # the rate is not known exactly
     assert (here["dt(u) + rate*u"].abs() < 0.05).all()  # the equation holds, with the rate that was found
     kept = pd.read_csv(place / "out" / "predictions.csv")
@@ -314,7 +318,7 @@ def test_a_profiled_score_finds_the_scale_in_closed_form(tmp_path):
     text = text.replace('[[kernel]]\ntype = "matern"\nnu = 2.5\n', "")
     problem = ps.load_problem(problem_in(tmp_path / "p", text))
     found = ps.select(problem, tmp_path / "out", progress=False)
-    assert found.summary.score == "profiled"
+    assert found.summary.score == "the data given the physics, at the best scale"  # the equation is exact
     # At the scale that was found the profiled score is the joint score, and no other scale is better.
     assert ps.pile(found.model).value == pytest.approx(found.summary.pile, abs=1e-9)
     assert ps.pile(found.model, score="profiled").eta == pytest.approx(found.values["eta"], rel=1e-9)
@@ -452,9 +456,10 @@ def test_the_report_in_a_browser(browser, selected):
         "Diagnosis",
         "matern-2.5",
         "(∂t + rate) u",
-        "rho of equation",
+        "the data given the physics",
     ):
         assert words in text
+    assert "rho" not in text  # the equation is exact
 
 
 def test_standard_deviations_include_inferred_parameters(selected):
@@ -604,13 +609,15 @@ def test_new_check_and_score(tmp_path, capsys):
     code, out, err = run(capsys, "check", tmp_path / "rod" / "problem.toml")
     assert code == 0, err
     for words in (
-        "equation: (∂t - diffusivity ∂x²) u = 0, 144 nodes",
-        "choose rho of equation",
-        "N = 228",
+        "equation: (∂t - diffusivity ∂x²) u = 0, 144 nodes, exact",
+        "dirichlet x = 0: u = 0, 16 nodes, exact",
+        "score: PILE of the data given the physics; ",
+        "N = 236",
         "of memory",
         "choose diffusivity in [0.01, 3]",
     ):
         assert words in out
+    assert "rho" not in out
     code, out, err = run(capsys, "score", tmp_path / "rod" / "problem.toml", "--json")
     table = json.loads(out)
     problem = ps.load_problem(tmp_path / "rod" / "problem.toml")
