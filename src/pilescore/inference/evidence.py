@@ -109,6 +109,8 @@ class Pile(Evidence):
     """The solver that was used, and a summary of its work."""
     given: int = 0
     """The number of observations that the scored ones are given."""
+    exact: bool = False
+    """Whether an equation or condition is exact."""
     solution: Solution | None = dataclasses.field(default=None, compare=False, repr=False)
     """The most likely solution of a nonlinear model, around which it was linearised."""
 
@@ -119,8 +121,9 @@ class Pile(Evidence):
 
     @property
     def is_imprecise(self) -> bool:
-        """Whether rounding matters. Given observations may cost digits by design; there it is nats that count."""
-        return self.size * self.rounding > 2.0 * IMPRECISE_NATS if self.given else self.rounding > IMPRECISE
+        """Whether rounding matters. Exact equations cost digits by design; there it is nats that count."""
+        by_design = self.exact or self.given > 0
+        return self.size * self.rounding > 2.0 * IMPRECISE_NATS if by_design else self.rounding > IMPRECISE
 
     def __repr__(self) -> str:
         shares = ", ".join(f"{name}: {share:.4g}" for name, share in self.shares.items())
@@ -421,7 +424,10 @@ def _from_systems(
     if quadratic.width > 0 or logdet.width > 0:
         lower, upper = fits.lower + logdet.lower / n + constant, fits.upper + logdet.upper / n + constant
     given_rows = len(system.values) - n
-    return dataclasses.replace(found, lower=lower, upper=upper, solver=system.factored.account, given=given_rows)
+    exact = any(block.exact for block in system.model.blocks)
+    return dataclasses.replace(
+        found, lower=lower, upper=upper, solver=system.factored.account, given=given_rows, exact=exact
+    )
 
 
 def from_parts(

@@ -204,11 +204,11 @@ class Descent:
         free = [self.objective.space.names.index(name) for name in curvature.names]
         slopes = 0.5 * self.best[1].size * self.last[2][free] / self.scale
         eigenvalues, vectors = np.linalg.eigh(curvature.hessian)
-        if eigenvalues[0] > 0:
-            promised = 0.5 * float(np.sum((vectors.T @ slopes) ** 2 / eigenvalues))
-            if promised < NEGLIGIBLE_NATS:
-                self.status = "converged"
-                self.reason = f"rounding allows no further step, and a full step promises {promised:.1e} nats"
+        # Flat directions count as if a unit, a factor of e, changed the evidence by half a nat.
+        promised = 0.5 * float(np.sum((vectors.T @ slopes) ** 2 / np.maximum(eigenvalues, 1.0)))
+        if promised < NEGLIGIBLE_NATS:
+            self.status = "converged"
+            self.reason = f"rounding allows no further step, and a full step promises {promised:.1e} nats"
 
     def _fail(self, failure: PilescoreError) -> None:
         """Record that the start cannot be scored. The error is explained in full, unlike those of trial points."""

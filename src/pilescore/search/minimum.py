@@ -229,6 +229,10 @@ def _minimum(found: Found, steps: Steps) -> Minimum:
     if scoring.profiled:
         chosen = at_profiled_scale(chosen, pile)
         values = space.values_of(chosen)
+    if found.resolution is not None and not chosen.is_nonlinear:
+        missed = contradiction(systems_of(chosen, Score(), explain=False).whole)
+        if missed:
+            raise InputError(contradictory(missed))
     if pile.is_imprecise:
         warnings.warn(
             f"rounding leaves PILE at the minimum uncertain by about {pile.rounding:.1e}; ps.pile(minimum.model) "
@@ -236,10 +240,6 @@ def _minimum(found: Found, steps: Steps) -> Minimum:
             PrecisionWarning,
             stacklevel=3,
         )
-    if found.resolution is not None and not chosen.is_nonlinear:
-        missed = contradiction(systems_of(chosen, Score(), explain=False).whole)
-        if missed:
-            raise InputError(contradictory(missed))
     if chosen.is_nonlinear:
         pile = dataclasses.replace(pile, solution=systems_of(chosen, Score(), found.best.warm_start).solution)
     if pile.solution is not None and not pile.solution.converged:

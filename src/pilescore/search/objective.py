@@ -31,6 +31,12 @@ from .space import SearchSpace
 PILE_FIELDS = [field.name for field in dataclasses.fields(Pile) if field.name not in ("shares", "solver", "solution")]
 """The numbers of a `Pile`, one column each in a log."""
 
+MOST_ROUNDING_NATS = 3.0
+"""The largest rounding error of a score, in nats, at which a search accepts a model with exact equations."""
+
+MOST_ROUNDING = 0.05
+"""The same as a fraction of the fit: far from the data, where the fit is large, rounding is too."""
+
 LOGGED_ERRORS = {
     kind.__name__: kind for kind in (InputError, SmoothnessError, NotPositiveDefiniteError, NotSolvedError)
 }
@@ -62,6 +68,9 @@ class CoordinateScore:
         values = self.space.decode(u)
         systems = systems_of(self.space.model_at(values), self.score, warm_start, explain=False)
         pile, by_name = systems.pile_and_gradient(self.space.gradient_names, self.score)
+        if pile.exact and pile.rounding > max(2.0 * MOST_ROUNDING_NATS / pile.size, MOST_ROUNDING * pile.fit):
+            # A minimum must not be an accident of rounding, which exact equations under a long kernel invite.
+            raise PilescoreError(f"rounding leaves the score uncertain by about {pile.rounding:.1e}")
         gradient = self.space.gradient(values, by_name)
         if not (math.isfinite(pile.value) and np.isfinite(gradient).all()):
             raise PilescoreError("the score or its gradient is not finite")
@@ -267,7 +276,8 @@ class EvaluationLog(ResumableResults):
             evaluated = None
             if not errors[i]:
                 fields: dict[str, Any] = dict(zip(PILE_FIELDS, terms[i].tolist(), strict=True))
-                fields |= {"size": int(fields["size"]), "given": int(fields["given"])}
+                kinds = {"size": int, "given": int, "exact": bool}
+                fields |= {name: kind(fields[name]) for name, kind in kinds.items()}
                 fields["shares"] = dict(zip(self.blocks, shares[i].tolist(), strict=True))
                 evaluated = Pile(**fields, solver=solvers[i]), gradients[i]
             self.entries[stages[i], u.tobytes()] = LogEntry(u, evaluated, errors[i], reasons[i], stages[i])

@@ -20,8 +20,8 @@ from ..model import Model, Observation, find, named_paths
 from ..solvers import with_tolerances
 
 SHORTEST_LENGTH, SHORTEST_PERIOD = 1.5, 4.0
-"""The least length and period of a kernel, in distances between nodes. Below, the evidence gains by evading the equation
-between nodes; whether what is left matters is checked with finer nodes."""
+"""The least length and period of a kernel, in distances between nodes. Below, the evidence gains by evading the
+equation between nodes; whether what is left matters is checked with finer nodes."""
 
 FINER = 1.5
 """Finer nodes are this many times as many on each axis."""

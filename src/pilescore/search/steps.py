@@ -113,7 +113,13 @@ class Steps:
         fresh = any(model.is_exact(i) and not block.exact for i, block in enumerate(model.blocks))
         for tolerance in TOLERANCES if fresh else TOLERANCES[-1:]:
             last = tolerance == TOLERANCES[-1]
-            found = self.descend(with_tolerances(fine_enough(model), tolerance, renew=True), starts, last=last)
+            try:
+                found = self.descend(with_tolerances(fine_enough(model), tolerance, renew=True), starts, last=last)
+            except PilescoreError:
+                if first is None:
+                    raise
+                # Rounding does not allow a tighter tolerance: the curvature is found at the looser one.
+                found = self.descend(with_tolerances(model, TOLERANCES[0], renew=True), 1, last=True)
             model, starts = found.model, 1
             first = first or found
             if found.interrupted:
@@ -130,7 +136,10 @@ class Steps:
             if resolution.resolved or resolution.finer is None:
                 break
             finer = with_tolerances(resolution.finer, TOLERANCES[-1], renew=True)
-            again = self.descend(finer, 1, last=True)
+            try:
+                again = self.descend(finer, 1, last=True)
+            except PilescoreError:  # rounding: the resolution says that the nodes are too few
+                break
             found = dataclasses.replace(again, descents=found.descents, resolution=resolution)
             if again.interrupted:
                 break

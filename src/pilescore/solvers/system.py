@@ -111,9 +111,9 @@ class System:
 
     @property
     def is_imprecise(self) -> bool:
-        """Whether rounding matters; given observations cost digits if they are nearly exact: there it is nats."""
-        given = self.factored.scored < len(self.values)
-        return self.error > 2.0 * IMPRECISE_NATS if given else self.rounding > IMPRECISE
+        """Whether rounding matters; exact equations cost digits by design: there it is nats that count."""
+        by_design = self.factored.scored < len(self.values) or any(block.exact for block in self.model.blocks)
+        return self.error > 2.0 * IMPRECISE_NATS if by_design else self.rounding > IMPRECISE
 
     def warn_if_imprecise(self, stacklevel: int = 4) -> None:
         """Warn if rounding makes the score imprecise, and name the blocks that cause it."""
