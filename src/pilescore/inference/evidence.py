@@ -33,6 +33,10 @@ from .score import Score, as_score
 
 LOG_TWO_PI = math.log(2 * math.pi)
 
+MOST_MISSED = 10.0
+"""The largest root mean square residual of an exact equation, in tolerances, at which a nonlinear model counts as
+solved."""
+
 START_TOLERANCE = 1e-4
 """The tolerance of exact equations when they are checked for contradictions, and at the start of a search."""
 
@@ -377,6 +381,15 @@ def _solution(model: Model, start: Float[np.ndarray, " F"] | None, explain: bool
     found = solve_or_follow(model, start, explain=explain)
     if not found.converged:
         raise NotSolvedError(f"the nonlinear model was not solved: {found.status}: {found.reason}")
+    # Scores given a nonlinear equation do not punish a solution that misses it: its density is divided out.
+    rows = zip(found.functionals.model.blocks, model.rows, model.labels, strict=True)
+    for block, where, label in rows:
+        missed = float(np.sqrt(np.mean(found.alpha[where] ** 2 * model.noise[where]))) if block.exact else 0.0
+        if missed > MOST_MISSED:
+            raise NotSolvedError(
+                f"the exact equation {label!r} is missed by {missed:.2g} tolerances: hardly any sample of the prior "
+                "satisfies it. Use a kernel with a shorter length, or give the equation rho= or noise="
+            )
     return found
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..covariance import MAX_VALUE, mean_square, operator_size
+from ..equations import Nonlinear
 from ..kernels import RBF
 from ..model import TEMPERATURES, Observation
 from ..search import free_name
@@ -26,6 +27,9 @@ START_NOISE = 1e-3
 LEAST_NOISE, LEAST_ROUNDING = 1e-7, 0.1
 """The default lower bound of noise deviations: the first as a fraction of the size of the values, or the second as a
 fraction of the deviation that rounding the values to their last digit adds, whichever is larger."""
+
+NONLINEAR_NOISE = (1e-6, 1.0)
+"""Default bounds of the noise variance of nonlinear equations, in units of the squared size of what they observe."""
 
 ETA_RANGE = (1e-3, 1e6)
 """Default bounds of the prior variance, in units of the squared size of the unknown."""
@@ -95,8 +99,8 @@ def noise_model(
             context.log.warnings.append(
                 f"{symbol} in [temperatures] is not used: everything it applies to has its own noise"
             )
-    measured = _with_noise("data", data, sizes, over)
-    imposed = _with_noise("physics", physics, sizes, over)
+    measured = _with_noise("data", data, sizes, over, shared=True)
+    imposed = _with_noise("physics", physics, sizes, over, shared=given.rho is not None)
     named: dict[str, Observation] = {}
     for block in (*measured, *imposed):
         name = free_name(block.name or block.role, {*named})
@@ -135,6 +139,10 @@ class _Sizes:
             self.prior = max(self.usual[id(block)].scale() for block in nonzero)
             self.unknown = min(operator_size(RBF(SHORT_BANDWIDTH * extent), block).scale() for block in nonzero)
 
+    def of(self, block: Observation) -> float:
+        """Return the squared size of what a block observes."""
+        return max(self.usual[id(block)].size(self.unknown), mean_square(block))
+
 
 def _spread(block: Observation) -> float:
     """Return the variance of the values, or their mean square if they are all equal."""
@@ -158,11 +166,12 @@ def last_digit(values: Float[np.ndarray, " n"]) -> float:
 
 
 def _with_noise(
-    role: str, tables: Sequence[ParsedTable], sizes: _Sizes, over: dict[str, tuple[float, float]]
+    role: str, tables: Sequence[ParsedTable], sizes: _Sizes, over: dict[str, tuple[float, float]], shared: bool
 ) -> list[Observation]:
     """Return the blocks of tables with their noise, and add the bounds of noise to choose.
 
-    Physics without a noise is exact. Values that a file holds are readings: without a noise, it is chosen.
+    Linear physics without a noise is exact. Values that a file holds are readings: without a noise, it is chosen. So is
+    that of nonlinear equations: given an exact one, a prior too stiff to satisfy it would not be punished.
     """
     blocks: list[Observation] = []
     for table in tables:
@@ -177,5 +186,15 @@ def _with_noise(
                 over[name] = (2.0 * _least_variance(block, spread), 2.0 * LARGEST_NOISE * spread)
                 start = jnp.asarray(max(2.0 * START_NOISE * spread, over[name][0]))
                 block = dataclasses.replace(block, temperature=start, weights=np.ones(block.size))
+            elif block.temperature is None and not shared and _is_curved(block):
+                # The noise variance at a node of weight w is ρ/2w: this ρ makes it the squared size at the mean weight.
+                rho = 2.0 * float(np.mean(block.weights)) * sizes.of(block)
+                over[name] = (NONLINEAR_NOISE[0] * rho, NONLINEAR_NOISE[1] * rho)
+                block = dataclasses.replace(block, temperature=jnp.asarray(math.sqrt(math.prod(over[name]))))
             blocks.append(block)
     return blocks
+
+
+def _is_curved(block: Observation) -> bool:
+    """Whether a block is nonlinear, and not only a linear equation whose source has unknown parameters."""
+    return isinstance(block.operator, Nonlinear) and bool(block.operator.nonlinear_in(block.dimension))

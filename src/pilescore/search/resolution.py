@@ -17,7 +17,7 @@ from jaxtyping import Float
 from ..errors import PilescoreError, listed
 from ..inference import Posterior, Score, systems_of
 from ..model import Model, Observation, find, named_paths
-from ..solvers import with_tolerances
+from ..solvers import TIGHTEST, with_tolerances
 
 SHORTEST_LENGTH, SHORTEST_PERIOD = 1.5, 4.0
 """The least length and period of a kernel, in distances between nodes. Below, the evidence gains by evading the
@@ -178,7 +178,7 @@ def check_resolution(model: Model, at_floor: Sequence[str] = ()) -> Resolution:
             text += f": {listed(list(at_floor))} would be shorter if they were finer"
         return Resolution(exact, np.nan, np.nan, settled, text)
     try:
-        before, after = (_outcome(each, model) for each in (model, with_tolerances(finer)))
+        before, after = (_outcome(each, model) for each in (model, with_tolerances(finer, TIGHTEST)))
     except PilescoreError as failure:
         return Resolution(exact, np.nan, np.nan, False, f"finer nodes of exact equations fail: {failure}")
     nats = after[0] - before[0]

@@ -15,7 +15,7 @@ from ..errors import PilescoreError, as_count, require
 from ..inference import START_TOLERANCE, Pile, Score, systems_of
 from ..model import Model
 from ..parallel import EvaluationPool, checked_client, refuse_nested_clusters
-from ..solvers import TOLERANCE, contradiction, with_tolerances
+from ..solvers import TIGHTEST, contradiction, with_tolerances
 from .descent import Curvature, Descent, find_curvature, run_descents
 from .objective import EvaluationLog, Objective
 from .options import RunOptions, SearchOptions, describe_saving
@@ -28,7 +28,7 @@ AT_BOUND = 1e-6
 GUARD_NATS = 8.0
 """How much worse, in nats, the default score may predict the data than hyperparameters chosen for the data alone."""
 
-TOLERANCES = (START_TOLERANCE, TOLERANCE)
+TOLERANCES = (START_TOLERANCE, TIGHTEST)
 """The successive tolerances of exact equations, relative to the prior."""
 
 MAX_REFINEMENTS = 4

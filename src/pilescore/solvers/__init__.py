@@ -8,6 +8,7 @@ from ..model import as_solver as as_solver
 from .auto import Auto
 from .bases import Basis, FourierBasis, HilbertBasis, RandomFourierBasis, UserBasis
 from .distributed import Distributed
+from .exact import TIGHTEST as TIGHTEST
 from .exact import TOLERANCE as TOLERANCE
 from .exact import contradiction as contradiction
 from .exact import with_tolerances as with_tolerances

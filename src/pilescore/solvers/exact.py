@@ -17,17 +17,21 @@ from ..errors import listed
 from ..model import Model, Observation
 from .system import System
 
-TOLERANCE = 1e-6
-"""To what fraction of the prior standard deviation of its terms an exact equation holds at each node."""
+TOLERANCE, TIGHTEST = 1e-5, 1e-6
+"""To what fraction of the prior standard deviation of its terms an exact equation holds at each node: by default, and at
+the end of a search."""
 
 CONTRADICTED, FAR_TOLERANCES = 0.03, 300.0
 """Exact blocks contradict each other if one is missed by more than the first as a fraction of its values. Zeros are
 missed too if they are off by more than the second in tolerances."""
 
-SOURCE_FACTOR, NONLINEAR_FACTOR = 10.0, 100.0
-"""How much larger the tolerances are of imposed values that are not zero, and of nonlinear equations. Scores may
-include the density of these values, of which a tenfold tolerance keeps two more digits, and the gradient through a
-nonlinear solution loses digits twice."""
+SOURCE_FACTOR = 10.0
+"""How much larger the tolerance of imposed values is that are not zero. Scores may include their density, of which a
+tenfold tolerance keeps two more digits."""
+
+NONLINEAR_TOLERANCE = 1e-4
+"""The tolerance of nonlinear equations, which is not tightened: gradients through a nonlinear solution lose digits
+twice."""
 
 
 def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool = False) -> Model:
@@ -47,8 +51,10 @@ def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool =
         return model
     scale, blocks = _scale(model), list(model.blocks)
     for i in todo:
-        factor = NONLINEAR_FACTOR if blocks[i].is_nonlinear else 1.0 if blocks[i].zero else SOURCE_FACTOR
-        blocks[i] = blocks[i].within(factor * tolerance * _deviations(model, blocks[i], scale))
+        own = tolerance if blocks[i].zero else SOURCE_FACTOR * tolerance
+        if blocks[i].is_nonlinear:
+            own = NONLINEAR_TOLERANCE
+        blocks[i] = blocks[i].within(own * _deviations(model, blocks[i], scale))
     return model.replace(physics=blocks[len(model.data) :])
 
 
