@@ -209,6 +209,7 @@ def block_summaries(predictor: Predictor) -> list[BlockSummary]:
             size=block.size,
             noise=float(np.sqrt(np.median(0.5 * temperature / block.weights))),
             residual=float(np.sqrt(np.mean(residuals**2))),
+            exact=block.exact,
         )
         for label, block, temperature, residuals in zip(
             model.labels, model.blocks, model.temperatures, by_block, strict=True

@@ -98,7 +98,9 @@ class BlockSummary(Stored):
     observed: str
     size: int
     noise: float
+    """The standard deviation of the noise; of an exact block, its tolerance."""
     residual: float
+    exact: bool = False
 
 
 class OutlierSummary(Stored):

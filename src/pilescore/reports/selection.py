@@ -308,7 +308,13 @@ def _readable_warnings(text: str, at_bounds: Mapping[str, str], selection: Selec
 
 def _observations(selection: Selection) -> Section:
     rows = [
-        (block.name, block.observed, str(block.size), digits(block.noise), digits(block.residual))
+        (
+            block.name,
+            block.observed,
+            str(block.size),
+            "exact" if block.exact else digits(block.noise),
+            "" if block.exact else digits(block.residual),
+        )
         for block in selection.summary.blocks
     ]
     text = (

@@ -18,8 +18,8 @@ from ..model import Model, Observation
 from .system import System
 
 TOLERANCE, TIGHTEST = 1e-5, 1e-6
-"""To what fraction of the prior standard deviation of its terms an exact equation holds at each node: by default, and at
-the end of a search."""
+"""To what fraction of the prior standard deviation of its terms an exact equation holds at each node: by default, and
+at the end of a search."""
 
 CONTRADICTED, FAR_TOLERANCES = 0.03, 300.0
 """Exact blocks contradict each other if one is missed by more than the first as a fraction of its values. Zeros are
