@@ -109,6 +109,6 @@ def test_what_is_understood_is_printed(name):
         "helmholtz": "(∂x² + ∂y² + 36) u",
         "beam": "∂x⁴ u",
         "laplace": "(∂x² + ∂y²) u",
-        "burgers": "∂t u - nu ∂x² u + u ∂x u = 0, nonlinear, 256 nodes",
+        "burgers": "∂t u - nu ∂x² u + u ∂x u = 0, nonlinear, 144 nodes",
     }
     assert equations[name] in text
