@@ -404,6 +404,7 @@ def test_bounds_of_what_need_not_be_positive_and_of_elements():
         ps.observe(ps.identity, np.exp(-x), at=x),
         ps.impose(DX + beta * ps.identity, 0.0, on=LINE.interior(ps.GaussLegendre(6))),
         gamma=1e-4,
+        rho=1.0,
     )
     found = ps.diagnose(model, over={"beta": (0.1, 2.0)}, checks=["at_bound", "idle_temperature"])
     assert found["at_bound"].details["at_bounds"] == {"beta": "lower"}  # beyond it

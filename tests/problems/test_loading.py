@@ -235,7 +235,7 @@ def test_a_file_with_nothing_to_score_is_refused(tmp_path: Path) -> None:
     assert "select: score: there is nothing to score" in found
     assert "no data, and all of its physics is given: its values are constant or zero" in found
     (found,) = mistakes(write(tmp_path, text.replace("= 0", "= 1") + '[select]\nscore = "joint"\n'))
-    assert "no data, and all of its physics is given: it is exact" in found
+    assert "no data, and all of its physics is given: its equations are exact" in found
     assert ps.load_problem(write(tmp_path, text.replace("= 0", "= 1"))).score == ps.Score("auto")
     fixed = "[temperatures]\neta = 1\n[[kernel]]\ntype = 'rbf'\nbandwidth = 0.3\n"
     assert ps.load_problem(write(tmp_path, text + fixed)).over == {"rbf": {}}  # nothing to choose, only to predict
@@ -314,22 +314,26 @@ def test_nonlinear_equations_conditions_and_readings(tmp_path: Path) -> None:
     np.testing.assert_allclose([float(block.operator(smooth)(at)) for block in blocks], expected, rtol=1e-12)
     text = describe_problem(problem)
     assert "readings: k u² = 'u' in readings.csv, nonlinear, 3 readings, noise 0.02 to 0.05" in text
-    assert "equation: ∂t u - k ∂x² u + u ∂x u = 0, nonlinear, 16 nodes, exact" in text
+    assert "equation: ∂t u - k ∂x² u + u ∂x u = 0, nonlinear, 16 nodes, noise to be chosen" in text
     assert "operator x = 1: ∂x u + u⁴ = exp(t), nonlinear, 16 nodes, exact" in text
 
 
 def test_sizes_of_nonlinear_equations(tmp_path: Path) -> None:
     """Sizes estimated from draws are exact for linear equations, scale with the units, and give the size of u."""
 
-    def tolerances(equation: str, scale: float = 1.0) -> np.ndarray:
+    def rho(equation: str, scale: float = 1.0) -> tuple[float, float]:
         table = pd.read_csv(write(tmp_path).parent / "readings.csv")
         path = write(tmp_path, GOOD.replace("dt(u) - k*dxx(u) = 0", equation))
         table.assign(u=scale * table["u"], sigma=scale * table["sigma"]).to_csv(tmp_path / "readings.csv", index=False)
-        return np.sqrt(1.0 / ps.solvers.with_tolerances(ps.load_problem(path).model).physics[0].weights)
+        return ps.load_problem(path).over["rbf"]["physics.0.rho"]
 
-    linear, drawn = tolerances("dt(u) - k*dxx(u) = 0"), tolerances("dt(u) - k*dxx(u) + 1e-9*u**2 = 0")
-    np.testing.assert_allclose(drawn, 100 * linear, rtol=0.1)  # the tolerance of nonlinear equations is larger
-    np.testing.assert_allclose(tolerances("u*dx(u) = 0", 10.0), tolerances("u*dx(u) = 0") * 100)
+    # The prior variance of ∂t u − k ∂x² u at bandwidths 0.3 is 1/0.09 + 3k²/0.3⁴, times the squared size of u.
+    problem = ps.load_problem(write(tmp_path))
+    unknown, k = problem.model.parameters["eta"], problem.model.parameters["k"]
+    variance = unknown * (1 / 0.09 + 3 * k**2 / 0.3**4)
+    weight = float(np.mean(problem.model.physics[0].nodes.weights))
+    np.testing.assert_allclose(rho("dt(u) - k*dxx(u) + 1e-9*u**2 = 0")[1], 2 * weight * variance, rtol=0.2)
+    np.testing.assert_allclose(rho("u*dx(u) = 0", 10.0), np.multiply(rho("u*dx(u) = 0"), 1e4))
     text = '[domain]\nx = [0, 1]\n[[equation]]\nequation = "EQUATION"\nnodes = 9\n'
     text += '[[condition]]\ntype = "dirichlet"\nface = "all"\nvalue = 0\n'
     text += '[[data]]\nfile = "zero.csv"\nvalue = "u"\nnoise = 1\n'  # a zero says nothing about sizes

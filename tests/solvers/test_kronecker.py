@@ -177,11 +177,13 @@ def models() -> dict[str, ps.Model]:
                 ps.impose(ps.identity, 0.0, on=SQUARE.boundary(gauss(13))),
                 *(ps.neumann(0.0, on=face(gauss(9))) for face in SQUARE.faces),
             ],
+            rho=1.0,
         ),
         "varying": ps.Model(
             3.0 * ps.RBF(0.8).on(0) * ps.RBF(0.6).on(1),
             data=[ps.observe(ps.identity, 1.0, at=few), ps.observe(ps.integral(SQUARE.face(x=1)(gauss(20))), 1.0)],
             physics=[ps.impose(varying, 0.0, on=slow), ps.impose(varying, 0.0, on=SQUARE.interior(gauss((24, 26))))],
+            rho=1.0,
         ),
         "cube": ps.Model(
             ps.RBF([0.9, 0.8, 0.7]),
@@ -190,6 +192,7 @@ def models() -> dict[str, ps.Model]:
                 ps.impose(x**2 + y**2 + z**2, 0.0, on=CUBE.interior(gauss((6, 7, 8)))),
                 ps.impose(ps.identity, 0.0, on=CUBE.boundary(gauss((4, 5, 6)))),
             ],
+            rho=1.0,
         ),
         "line": ps.Model(
             ps.RBF(0.3),
@@ -197,6 +200,7 @@ def models() -> dict[str, ps.Model]:
             physics=ps.impose(
                 d**2 + ps.coefficient(lambda p: p[0], "k") * d, 0.0, on=ps.Box(x=(0, 1)).interior(gauss(70))
             ),
+            rho=1.0,
         ),
         "one grid": ps.Model(ps.RBF(0.3), data=ps.observe(ps.identity, 1.0, at=few), physics=[]),
     }
@@ -239,18 +243,18 @@ def test_grid_products_are_used_where_they_are_faster() -> None:
     rng = np.random.default_rng(0)
     inside = ps.impose(ps.identity, 0.0, on=SQUARE.interior(ps.GaussLegendre(60)))
     scattered = ps.observe(ps.identity, 0.0, at=rng.uniform(size=(2000, 2)))
-    good = plain(ps.Model(ps.RBF(0.3), physics=inside))
+    good = plain(ps.Model(ps.RBF(0.3), physics=inside, rho=1.0))
     fast = use_grid_products(good)
     assert isinstance(fast, GridCovariance)
     assert use_grid_products(fast) is fast
     assert fast.eta == good.eta
     assert fast.noise is good.noise
     assert fast.rows is good.rows
-    for model in (ps.Model(ps.Matern(2.5), physics=inside), ps.Model(ps.RBF(0.3), data=scattered)):
+    for model in (ps.Model(ps.Matern(2.5), physics=inside, rho=1.0), ps.Model(ps.RBF(0.3), data=scattered)):
         covariance = plain(model)
         assert use_grid_products(covariance) is covariance
     with pytest.raises(InputError, match="kernel: expected a product of kernels of one coordinate"):
-        on_grids(plain(ps.Model(ps.Matern(2.5), physics=inside))).product(np.ones((3600, 1)))
+        on_grids(plain(ps.Model(ps.Matern(2.5), physics=inside, rho=1.0))).product(np.ones((3600, 1)))
 
 
 def test_a_grid_covariance_behaves_like_a_kernel_covariance() -> None:

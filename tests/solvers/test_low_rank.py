@@ -437,6 +437,7 @@ def test_nonlinear_models_are_solved_densely():
     line = ps.Box(x=(0, 1))
     (dx,) = ps.partials(line)
     bent = ps.Nonlinear(lambda p, u, u_x: u_x + u**2, of=(ps.identity, dx))
-    model = ps.Model(ps.RBF(bandwidth=0.5), physics=ps.impose(bent, 0.0, on=line.interior(ps.GaussLegendre(4))))
+    physics = ps.impose(bent, 0.0, on=line.interior(ps.GaussLegendre(4)))
+    model = ps.Model(ps.RBF(bandwidth=0.5), physics=physics, rho=1.0)
     with pytest.raises(ps.errors.InputError, match="expected 'dense' or 'auto' for a nonlinear model"):
         ps.minimize(model.replace(solver="low_rank"), {"rho": (0.1, 10)})

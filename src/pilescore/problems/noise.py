@@ -186,7 +186,7 @@ def _with_noise(
                 over[name] = (2.0 * _least_variance(block, spread), 2.0 * LARGEST_NOISE * spread)
                 start = jnp.asarray(max(2.0 * START_NOISE * spread, over[name][0]))
                 block = dataclasses.replace(block, temperature=start, weights=np.ones(block.size))
-            elif block.temperature is None and not shared and _is_curved(block):
+            elif table.place[0] == "equation" and block.temperature is None and not shared and _is_curved(block):
                 # The noise variance at a node of weight w is ρ/2w: this ρ makes it the squared size at the mean weight.
                 rho = 2.0 * float(np.mean(block.weights)) * sizes.of(block)
                 over[name] = (NONLINEAR_NOISE[0] * rho, NONLINEAR_NOISE[1] * rho)
