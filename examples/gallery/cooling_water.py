@@ -67,8 +67,9 @@ over = {"gamma": (1e-3, 100), "eta": (1, 1e6)}
 # ## The evidence
 #
 # The laws are exact, so the score is that of the readings *given* a law. It can be compared with the evidence of the
-# readings without a law. An exact law leaves two or three constants free, so the bandwidth hardly matters; only the
-# smooth curve needs a search for it.
+# readings without a law. An exact law leaves two or three constants free, so the bandwidth matters little; only the
+# smooth curve needs a search for it. We keep 0.25 hours. With 0.4 hours, rounding and too few nodes cause warnings, and
+# two bodies are 19 nats ahead of no law instead of 23.
 
 found = ps.choose(model, equations=laws, over=over | {"a": (0.1, 10), "b": (1.5, 10)})
 no_law = ps.minimize(ps.Model(model.kernel, readings, gamma=0.02, eta=1e4), over | {"kernel.bandwidth": (0.2, 5)})
