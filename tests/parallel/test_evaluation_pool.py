@@ -191,7 +191,8 @@ def test_a_minimum_resumes_with_and_without_a_client(client, tmp_path):
         rows = opened.load()
     for each in (client, None):
         file = tmp_path / f"half-{each is None}.nc"
-        rows.isel(evaluation=slice(0, 7)).assign_attrs(complete="no").to_netcdf(file, engine="scipy")
+        part = rows.isel(evaluation=slice(0, 7)).drop_encoding()  # its longest text may be shorter
+        part.assign_attrs(complete="no").to_netcdf(file, engine="scipy")
         found = minimize(closure(), OVER, starts=2, run=ps.RunOptions(save=file, client=each))
         assert found.pile.value == pytest.approx(expected.pile.value, rel=1e-12)
         assert found.evaluations == expected.evaluations
