@@ -140,7 +140,7 @@ def sweep(model: ps.Model, grid: Mapping[str, Any], **options: Any) -> xr.Datase
     """Return a sweep, or raise `KeyboardInterrupt` if it was interrupted."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "interrupted", UserWarning)
-        scores = ps.sweep(model, grid, **options, run=ps.RunOptions(progress=False))
+        scores = ps.sweep(model, grid, **{"score": "joint"} | options, run=ps.RunOptions(progress=False))
     if (scores["status"] == "pending").any():
         raise KeyboardInterrupt
     return scores
