@@ -66,7 +66,7 @@ def test_reduced_scores_are_those_of_factorisations(grid, factored, score, monke
 def test_where_rounding_is_large_points_are_factored(monkeypatch):
     calls = counted(monkeypatch)
     gammas = np.geomspace(1e-13, 1.0, 27)
-    found = sweep(smooth(), {"gamma": gammas})
+    found = sweep(smooth(), {"gamma": gammas}, score="joint")
     assert 2 < len(calls) < 20
     expected = [ps.pile(smooth().replace({"gamma": gamma})).value for gamma in gammas]
     direct = [float(at.gamma) for at, *_ in calls]
@@ -78,10 +78,10 @@ def test_where_rounding_is_large_points_are_factored(monkeypatch):
 def test_a_kernel_that_cannot_be_reduced_is_factored_and_fails_alone():
     data = ps.observe(ps.identity, 1.0, [0.2, 0.2], gamma=1e-300)
     twins = ps.Model(ps.RBF(0.5), data, ps.impose(DX, 1.0, on=NODES), rho=1.0)
-    found = sweep(twins, {"rho": STEPS})
+    found = sweep(twins, {"rho": STEPS}, score="joint")
     assert set(found.status.values) == {"failed"}
     assert "'data.0'" in found.reason.values[0]
-    found = sweep(model(), {"gamma": [*STEPS, 1e-320, 1e300], "eta": [1e-200, 1.0, 1e200]})
+    found = sweep(model(), {"gamma": [*STEPS, 1e-320, 1e300], "eta": [1e-200, 1.0, 1e200]}, score="joint")
     assert found.status.sel(eta=1.0).values.tolist()[:12] == ["ok"] * 12
     assert "pending" not in found.status
 
@@ -106,7 +106,7 @@ def test_a_score_does_not_depend_on_which_others_are_wanted(monkeypatch):
 def test_an_interrupted_family_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setattr(families, "TOGETHER", 4)
     grid = {"gamma": np.geomspace(1e-3, 1, 30)}
-    whole = sweep(model(), grid)
+    whole = sweep(model(), grid, score="joint")
     with monkeypatch.context() as patched:
         original, count = sweeps._pile_columns, []
 
@@ -118,8 +118,8 @@ def test_an_interrupted_family_goes_on_to_the_same_bits(tmp_path, monkeypatch):
 
         patched.setattr(sweeps, "_pile_columns", interrupted)
         with pytest.warns(UserWarning, match="20 of 30"):
-            sweep(model(), grid, run=ps.RunOptions(save=tmp_path / "a.nc"))
-    xr.testing.assert_identical(sweep(model(), grid, run=ps.RunOptions(save=tmp_path / "a.nc")), whole)
+            sweep(model(), grid, score="joint", run=ps.RunOptions(save=tmp_path / "a.nc"))
+    xr.testing.assert_identical(sweep(model(), grid, score="joint", run=ps.RunOptions(save=tmp_path / "a.nc")), whole)
 
 
 def test_families_are_the_cheapest():
