@@ -25,7 +25,7 @@ MEANING = """
 the data. A draw has a *warning* if the selection warns, if its diagnosis reports a failure, or if there is no result.
 A problem is *silently wrong* if the result is worse than the published one and fewer than half of the draws warn.
 That is the worst outcome: the user has no reason to doubt the result. A problem that is refused, or has no result, is
-worse but not silent.
+worse but not silent. Published coefficients from noisy snapshots are single draws.
 """
 
 MORE = "`python -m benchmarks.published --show NAME` prints a problem file, and `--only NAME` runs it."
@@ -54,7 +54,10 @@ def _described(yardstick: Yardstick, row: Row | None) -> str:
     parts = [
         f"### {yardstick.name}\n",
         _filled(f"Posed as: {yardstick.posed}."),
-        _filled(f"Criterion: {yardstick.criterion}. Draws: {draws}. Verdict: {judge(yardstick, row).verdict}."),
+        _filled(
+            f"Criterion: {yardstick.criterion}. Draws: {draws}. Verdict: {judge(yardstick, row).verdict}. "
+            f"Computed with pilescore {'–' if row is None else row.pilescore}."
+        ),
         _filled(f"Source: {yardstick.source}."),
         f"```toml\n{problem_text(yardstick.pose(0))}\n```\n",
     ]

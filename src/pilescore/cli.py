@@ -204,6 +204,8 @@ def _print_selection(selection: Selection) -> None:
     for kernel in summary.kernels:
         shown = f"{kernel.row.pile:.6g}" if math.isfinite(kernel.row.pile) else "failed"
         click.echo(f"  {shown:>12}  {what} with {kernel.name}{'  ← chosen' if kernel.name == selection.kernel else ''}")
+    if len(summary.kernels) > 1 and summary.why_kernels:
+        click.echo(f"  {summary.why_kernels}")
     click.echo("")
     for name in ordered(selection):
         side = summary.chosen.at_bounds.get(name)

@@ -209,6 +209,8 @@ def test_importing_the_rules_does_not_import_scipy_stats():
 def test_resized():
     assert GaussLegendre(13).resized(2) == GaussLegendre(26)
     assert Fejer((3, 8)).resized(0.5) == Fejer((2, 4))
+    assert GaussLegendre(13).resized((2, 1)) == GaussLegendre((26, 13))
+    assert Fejer((3, 8)).resized([1.5, 0.5]) == Fejer((4, 4))
     assert GaussLegendre(1).resized(0.1) == GaussLegendre(1)
     assert ClenshawCurtis(3).resized(0.1) == ClenshawCurtis(2)
     assert TensorRule(GaussLegendre(3), Chebyshev(4)).resized(1.5) == TensorRule(GaussLegendre(4), Chebyshev(6))

@@ -124,7 +124,10 @@ def test_it_is_pile_of_physics_alone_and_its_constant() -> None:
     assert score.constant == pytest.approx(np.log(2 * np.pi * model.noise).sum(), rel=1e-14)
     assert score.value == pytest.approx(score.raw - score.constant, rel=1e-12)
     assert score.status == "unresolved"
-    assert "functionals" in score.determinant.reason
+    assert "a finer rule changes the value" in score.determinant.reason
+    mass = ps.impose(ps.integral(STRIP.face(t=0)(ps.GaussLegendre(7))), 0.0, name="mass")
+    fixed = ps.data_free_pile(ps.Model(kernel, physics=[residual(5), mass], rho=0.3))
+    assert "block 'mass' consists of functionals" in fixed.determinant.reason
 
 
 def test_derivative_of_a_smooth_kernel_by_hand() -> None:

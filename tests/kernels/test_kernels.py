@@ -988,3 +988,40 @@ BAD: dict[str, Callable[[], Any]] = {
 def test_bad_input(name: str) -> None:
     with pytest.raises(InputError):
         BAD[name]()
+
+
+DISTANCES = {
+    "rbf": (pk.RBF([0.5, 2.0]), lambda d: np.sqrt(4 * d[0] ** 2 + d[1] ** 2 / 4)),
+    "matern": (pk.Matern(2.5, 0.5), lambda d: 2 * np.hypot(*d)),
+    "rational quadratic": (pk.RationalQuadratic(1.0, 0.5), lambda d: 2 * np.hypot(*d)),
+    "sheared": (pk.ShearedRBF(3.0, [2.0, 0.5]), lambda d: np.sqrt(d[0] ** 2 / 4 + 4 * (d[1] - 3 * d[0]) ** 2)),
+    "anisotropic": (pk.AnisotropicRBF(0.0, 0.5, 2.0), lambda d: np.sqrt(d[0] ** 2 / 16 + d[1] ** 2)),
+    "full": (pk.FullCovarianceRBF(np.diag([4.0, 1.0])), lambda d: np.sqrt(d[0] ** 2 / 4 + d[1] ** 2)),
+    "on": (pk.RBF(0.5).on(1), lambda d: 2 * abs(d[1])),
+    "product": (pk.RBF(0.5).on(0) * pk.RBF(2.0).on(1), lambda d: max(2 * abs(d[0]), abs(d[1]) / 2)),
+    "sum": (2.0 * pk.RBF(0.5) + pk.RBF(2.0), lambda d: 2 * np.hypot(*d)),
+    "mapped": (pk.LinearMap(pk.RBF(0.5), [[1.0, -2.0]]), lambda d: 2 * abs(d[0] - 2 * d[1])),
+    "warped": (pk.Warped(pk.RBF(0.5), lambda x: 3.0 * x), lambda d: 6 * np.hypot(*d)),
+    "periodic": (pk.Periodic(4.0, 0.5), lambda d: 4 * np.hypot(np.sin(np.pi * d[0] / 4), np.sin(np.pi * d[1] / 4))),
+    "evolution": (pk.Evolution(pk.RBF(0.5), (0.0, 2.0)), lambda d: max(abs(d[0]) / 2, abs(d[1]) / 0.375)),
+    "polynomial": (pk.Polynomial(2), lambda d: 0.0),  # no lengths
+}
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_distances_in_lengths_of_the_kernel(name: str) -> None:
+    kernel, formula = DISTANCES[name]
+    x, y = (np.random.default_rng(seed).uniform(-1, 1, (count, 2)) for seed, count in ((0, 4), (1, 5)))
+    expected = [[formula(a - b) for b in y] for a in x]
+    np.testing.assert_allclose(kernel.distances(x, y), expected, rtol=1e-10)
+
+
+def test_distances_of_a_kernel_of_a_user() -> None:
+    class Exponential(pk.Kernel):
+        lengthscale: Any = pk.hyperparameter("length", default=1.0)
+        smoothness = 0
+
+        def derivative(self, alpha: Any, beta: Any, x: Any, y: Any) -> Any:
+            return jnp.exp(-abs(x[0] - y[0]) / self.lengthscale)
+
+    np.testing.assert_allclose(Exponential(0.5).distances(np.zeros((1, 1)), np.array([[1.0], [2.0]])), [[2.0, 4.0]])

@@ -2,11 +2,13 @@
 
 import warnings
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import pilescore as ps
 from pilescore.errors import InputError, OutsideDomainWarning, SmoothnessError
+from pilescore.solvers import with_tolerances
 
 LINE = ps.Box(x=(0, 1))
 (DX,) = ps.partials(LINE)
@@ -173,3 +175,63 @@ def test_misspelt_solvers_get_a_suggestion(wrong, right):
 
 def test_the_default_is_dense():
     assert ps.Model(ps.RBF(), data=DATA).solver == ps.solvers.Dense()
+
+
+def test_differences_between_faces_can_be_refined():
+    strip = ps.Box(t=(0, 1), x=(0, 2))
+    first, second = (strip.face(x=x)(ps.GaussLegendre(8)) for x in (0, 2))
+    value, slope = ps.periodic(first, second, derivatives=1, name="periodic")
+    assert value.unrefinable == ""
+    for block in (value, slope):
+        finer = block.refined(1.5)
+        assert (finer.size, finer.name, str(finer.operator)) == (12, "periodic", str(block.operator))
+        np.testing.assert_array_equal(finer.points[:12, 0], finer.points[12:, 0])
+        np.testing.assert_array_equal(finer.points[:, 1], [0.0] * 12 + [2.0] * 12)
+        np.testing.assert_array_equal(finer.matrix, np.concatenate([np.eye(12), -np.eye(12)], axis=1))
+    soft = ps.impose(ps.difference(first, second), 0.0, rho=0.1).refined(2)
+    assert (soft.size, float(soft.temperature)) == (16, 0.1)
+
+
+def test_other_functionals_cannot_be_refined():
+    strip = ps.Box(t=(0, 1), x=(0, 2))
+    rules = ps.GaussLegendre(8), ps.quadrature.Fejer(8)
+    first, second, other = strip.face(x=0)(rules[0]), strip.face(x=2)(rules[0]), strip.face(x=2)(rules[1])
+    points = ps.domains.nodes_at(second.points, second.weights, names=("t", "x"))
+    for functional, reason in (
+        (ps.difference(first, other), "different rules"),
+        (ps.difference(first, points), "explicit points"),
+        (ps.integral(first), "functionals"),
+        (ps.model.join_functionals(ps.difference(first, second), ps.difference(first, second)), "functionals"),
+    ):
+        block = ps.impose(functional, 0.0)
+        assert reason in block.unrefinable
+        assert block.refined(1.5) is None
+    assert ps.impose(ps.difference(first, second), np.arange(8.0)).refined(1.5) is None  # values at these nodes only
+
+
+def test_curved_blocks_are_never_zero():
+    """Linearised, `u' + u² = 0` has targets that vary; `u' = k²` is linear in `u`, whatever `k` is."""
+    source = ps.Nonlinear(lambda p, slope, k: slope - k**2, of=DX, parameters={"k": 2.0})
+    curved = ps.Nonlinear(lambda p, u, slope: slope + u**2, of=(ps.identity, DX))
+    jump = ps.Nonlinear(lambda p, slope: slope * jnp.where(slope > 0, 1.0, 2.0), of=DX)
+    by_point = ps.Nonlinear(lambda p, u, slope: slope + p[0] ** 2 * u, of=(ps.identity, DX))
+    for operator, is_curved in (
+        (curved, True),
+        (jump, True),
+        (source, False),
+        (by_point, False),
+        (DX + ps.identity, False),
+        (ps.parameter("k", 2.0) * DX, False),
+        (ps.integral(ON), False),
+    ):
+        on = None if isinstance(operator, ps.model.Functional) else ON
+        for value in (0.0, 1.0):
+            block = ps.impose(operator, value, on=on)
+            assert block.is_curved == is_curved, operator
+            assert block.zero == (value == 0 and not is_curved)
+            assert block.constant
+    assert not ps.observe(ps.identity, [0.0], at=[0.5]).zero  # a measured zero is data
+    settled = with_tolerances(ps.Model(ps.RBF(0.4), DATA, ps.impose(curved, 0.0, on=ON), gamma=0.1))
+    linear = ps.solve_nonlinear(settled).model.physics[0]
+    assert (linear.is_nonlinear, linear.zero, linear.exact) == (False, False, True)
+    assert np.ptp(linear.values) > 0

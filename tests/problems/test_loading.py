@@ -353,6 +353,7 @@ KERNELS = {
     'type = "anisotropic-rbf"\ntheta = 0.3\ns = 0.5\nbandwidth = 0.4': ps.AnisotropicRBF(0.3, 0.5, 0.4),
     'type = "sheared-rbf"\nshear = 0.3\nbandwidth = [0.5, 0.2]': ps.kernels.ShearedRBF(0.3, [0.5, 0.2]),
     'type = "sheared-rbf"\non = ["x", "t"]\nshear = 0.3\nbandwidth = 0.2': ps.kernels.ShearedRBF(0.3, 0.2).on(1, 0),
+    'type = "evolution"\nbandwidth = 0.2': ps.kernels.Evolution(ps.RBF(0.2), (0.0, 1.0)),
     'type = "product"\nparts = [{ type = "periodic", on = ["x"], period = 1.0, bandwidth = 0.7 }, '
     '{ type = "rbf", on = ["t"], bandwidth = 0.5 }]': ps.kernels.Periodic(1.0, 0.7).on(1) * ps.RBF(0.5).on(0),
     'type = "sum"\nparts = [{ type = "rbf", bandwidth = 0.1 }, { type = "matern", nu = 5.5, bandwidth = 0.9 }]': ps.RBF(
@@ -368,6 +369,37 @@ def test_kernels_match_those_of_the_library(tmp_path: Path, table: str) -> None:
     a, b = (0.3, 0.8), (0.5, 0.1)
     assert float(problem.model.kernel(a, b)) == pytest.approx(float(KERNELS[table](a, b)), rel=1e-14)
     assert not any(name.startswith("kernel") for name in next(iter(problem.over.values())))
+
+
+SNAPSHOTS = """
+[domain]
+t = [0, 0.1]
+x = [-3, 3]
+[parameters]
+nu = { unknown = [0.01, 1] }
+[[equation]]
+equation = "dt(u) + u*dx(u) = nu*dxx(u)"
+[[data]]
+file = "snapshots.csv"
+value = "u"
+"""
+
+
+def test_coefficients_from_two_snapshots_have_a_kernel_of_evolutions(tmp_path: Path) -> None:
+    def problem(times: tuple[float, ...], old: str = "", new: str = "") -> ps.problems.Problem:
+        rows = [f"{t},{x},{np.sin(x)}" for t in times for x in np.linspace(-3, 3, 40)]
+        text = SNAPSHOTS.replace(old, new) if old else SNAPSHOTS
+        return ps.load_problem(write(tmp_path, text, snapshots="\n".join(["t,x,u", *rows])))
+
+    found = problem((0.0, 0.1))
+    assert list(found.models) == ["evolution"]
+    assert "two times" in found.why_kernels
+    assert found.model.physics[0].size == 4 * 40  # four times, and as many points as readings in a snapshot
+    assert problem((0.0, 0.1), 'nu*dxx(u)"', 'nu*dxx(u)"\nnodes = 5').model.physics[0].size == 25
+    # Otherwise the usual kernel: three times, a known coefficient, an equation of second order in time.
+    assert list(problem((0.0, 0.05, 0.1)).models) == ["rbf"]
+    assert list(problem((0.0, 0.1), "{ unknown = [0.01, 1] }", "0.1").models) == ["rbf"]
+    assert list(problem((0.0, 0.1), "dt(u) +", "dtt(u) +").models) == ["rbf"]
 
 
 TRANSPORT = """
@@ -404,6 +436,32 @@ def test_a_shear_starts_where_it_suits_the_equation(tmp_path: Path) -> None:
     assert started.model.parameters[name] == 3.0
     nonlinear = problem("20*dx(u)", "u*dx(u)")  # its velocity is not known
     assert nonlinear.model.parameters[name] == 0.0
+
+
+def test_kernels_of_a_file_without_any(tmp_path: Path) -> None:
+    """Without data, and with a known linear equation of two coordinates, a sheared kernel is tried too."""
+    file = TRANSPORT.removesuffix('[[kernel]]\ntype = "sheared-rbf"\n')
+    problem = ps.load_problem(write(tmp_path, file))
+    assert list(problem.models) == ["rbf", "sheared-rbf(t, x)"]
+    assert problem.models["sheared-rbf(t, x)"].parameters["kernel.kernel.shear"] == pytest.approx(20.0, rel=0.05)
+    assert "the file names no kernel" in describe_problem(problem)
+    assert "sheared-rbf is tried too, since there are no data" in problem.why_kernels
+    many = ps.load_problem(write(tmp_path, file.replace("nodes = 8", "nodes = 40")))  # chosen on fewer nodes
+    assert many.models["sheared-rbf(t, x)"].parameters["kernel.kernel.shear"] == pytest.approx(20.0, rel=0.05)
+    named = ps.load_problem(write(tmp_path, file + '[[kernel]]\ntype = "rbf"\n'))
+    assert (list(named.models), named.why_kernels) == (["rbf"], "")
+    data = file + '[[data]]\nfile = "readings.csv"\nvalue = "u"\n'
+    others = {
+        "data": data,
+        "nonlinear": file.replace("20*dx(u)", "u*dx(u)"),
+        "no equation": file.replace("[[equation]]\nequation", "#").replace("nodes = 8", ""),
+        "three coordinates": file.replace("t = [0, 1]", "t = [0, 1]\ny = [0, 1]").replace("nodes = 8", "nodes = 3"),
+        "unknown velocity": data.replace("20*", "c*") + "[parameters]\nc = { unknown = [1, 30] }\n",
+    }
+    for text in others.values():
+        alone = ps.load_problem(write(tmp_path, text, readings="t,x,u\n0.5,1,0.1\n0.2,2,0.2\n"))
+        assert list(alone.models) == ["rbf"]
+        assert alone.why_kernels == "the file names no kernel: rbf is the default"
 
 
 BAD = {

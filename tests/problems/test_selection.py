@@ -87,7 +87,8 @@ def test_selection_agrees_with_the_library(selected):
     )
     for kernel, best in expected.minima.items():  # the score is flat: other starts end elsewhere, within a nat
         assert abs(found.table.loc[kernel, "pile"] - best.pile.value) * 25 / 2 < 1.0
-    assert ps.pile(found.model, score="given_physics").value == pytest.approx(found.summary.pile, abs=1e-9)
+    # The tolerance of the exact equation is that of the chosen numbers, not that of the last step before them.
+    assert ps.pile(found.model, score="given_physics").value == pytest.approx(found.summary.pile, abs=1e-7)
     best = expected.minima[found.kernel]
     assert found.values["rate"] == pytest.approx(best.values["rate"], abs=0.1 * best.standard_errors["rate"])
     assert found.standard_errors["rate"] == pytest.approx(best.standard_errors["rate"], rel=0.1)
@@ -720,3 +721,55 @@ def test_derived_quantities_and_degrees_of_freedom(tmp_path, capsys):
     section = next(section for section in report.sections if section.heading == "What was chosen")
     assert sentence in section.paragraphs[1]
     assert section.tables[1].rows[0] == ("half_life", "log(twice)/rate", shown)
+
+
+WAVE = """\
+[domain]
+t = [0, 1]
+x = [0, 6.283185307179586]
+[[equation]]
+equation = "dt(u) + 50*dx(u) = 0"
+[[condition]]
+type = "dirichlet"
+face = "t = 0"
+value = "exp(cos(x))"
+[[condition]]
+type = "periodic"
+face = ["x = 0", "x = 6.283185307179586"]
+"""
+
+
+def test_transport_without_data_or_a_kernel(tmp_path, capsys):
+    """A default kernel solves it, on as many nodes of each condition as the wave needs; the other one fails."""
+    path = tmp_path / "wave.toml"
+    path.write_text(WAVE)
+    assert cli.main(["select", str(path), "--out", str(tmp_path / "found")]) == 0
+    shown = capsys.readouterr().out
+    assert "sheared-rbf  ← chosen" in shown
+    assert "the file names no kernel" in shown
+    found = ps.load_selection(tmp_path / "found")
+    assert found.kernel == "sheared-rbf"
+    assert found.values["kernel.shear"] == pytest.approx(50, rel=0.1)
+    t, x = np.meshgrid(np.linspace(0, 1, 21), np.linspace(0, 2 * np.pi, 21))
+    points = np.column_stack([t.ravel(), x.ravel()])
+    truth = np.exp(np.cos(points[:, 1] - 50 * points[:, 0]))
+    np.testing.assert_allclose(found.predict(points)["u"], truth, atol=2e-3)
+    assert "sheared-rbf is tried too" in found.summary.why_kernels
+    (section,) = [section for section in selection_report(found).sections if section.heading == "Kernels"]
+    assert "no data" in section.paragraphs[0]
+    nodes = found.summary.chosen.nodes
+    assert nodes["periodic in x"] > nodes["dirichlet t = 0"]
+    assert [kernel.name for kernel in found.summary.kernels] == ["sheared-rbf", "rbf"]
+    assert found.summary.kernels[1].row.warnings.startswith("failed: exact equations and conditions contradict")
+    assert "another number of observations" not in found.summary.chosen.row.warnings
+
+
+def test_no_kernel_satisfies_a_contradiction_and_others_are_named(tmp_path):
+    path = tmp_path / "wrong.toml"
+    end = '[[condition]]\ntype = "dirichlet"\nface = "t = 1"\nvalue = 2\n'
+    path.write_text(WAVE.replace("50*", "2*") + end + '[[kernel]]\ntype = "rbf"\n')
+    with pytest.raises(ps.errors.PilescoreError, match=r"contradict each other.*\[\[kernel\]\]: type = \"sheared-rbf"):
+        ps.select(ps.load_problem(path), tmp_path / "found")
+    path.write_text(WAVE.replace("50*", "100*"))
+    with pytest.raises(ps.errors.PilescoreError, match=r"wider bounds of its shear than \[-62\.8, 62\.8\]"):
+        ps.select(ps.load_problem(path), tmp_path / "fast")

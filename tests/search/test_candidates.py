@@ -77,6 +77,8 @@ def test_compare_warns_beside_each_number():
     assert given["size"].tolist() == [16] * 3
     assert not given["warnings"].str.contains("other").any()  # the data are the same
     assert ps.compare({"failed": BAD})["rank"].isna().all()
+    first = ps.compare({"failed": BAD, "nodes": other[0]}, score="joint")
+    assert "another number" not in first["warnings"]["nodes"]  # than that of a candidate without a score
 
 
 def test_compare_data_free():

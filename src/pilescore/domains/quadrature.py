@@ -7,6 +7,7 @@ an interval. The sampled rules (`Sobol`, `MonteCarlo`) draw points in all dimens
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias, TypeVar, final
@@ -21,6 +22,10 @@ __all__ = ["Chebyshev", "ClenshawCurtis", "Fejer", "GaussLegendre", "MonteCarlo"
 T = TypeVar("T")
 AxisRule: TypeAlias = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]
 CubeRule: TypeAlias = tuple[Float[np.ndarray, "m d"], Float[np.ndarray, " m"]]
+
+
+Factor: TypeAlias = float | int | Sequence[float | int]
+"""How many times as many nodes, on each axis or axis by axis."""
 
 
 class Rule(abc.ABC):
@@ -58,8 +63,14 @@ class Rule(abc.ABC):
         """
 
     @abc.abstractmethod
-    def resized(self, factor: float | int) -> Rule:
-        """Return a rule with about `factor` times the nodes on each axis; a sampled rule has `factor`² times in all."""
+    def resized(self, factor: Factor) -> Rule:
+        """Return a rule with about `factor` times the nodes on each axis; a sampled rule has `factor`² times in all.
+
+        Parameters
+        ----------
+        factor
+            One number, or one for each axis; a sampled rule has their product times the points.
+        """
 
     def without(self, axis: int) -> Rule:
         """Return the rule for the remaining axes: sizes for a box become sizes for its faces."""
@@ -116,11 +127,15 @@ class _PerAxis(Rule):
             )
         return _product([_midpoints(n) if a else self._interval(n) for n, a in zip(sizes, angles, strict=True)])
 
-    def resized(self, factor: float | int) -> Rule:
-        factor = as_positive(factor, "factor")
-        if isinstance(self.size, tuple):
-            return type(self)(tuple(max(self.least, round(n * factor)) for n in self.size))
-        return type(self)(max(self.least, round(self.size * factor)))
+    def resized(self, factor: Factor) -> Rule:
+        if isinstance(factor, float | int):
+            factor = as_positive(factor, "factor")
+            if isinstance(self.size, int):
+                return type(self)(max(self.least, round(self.size * factor)))
+            factor = (factor,) * len(self.size)
+        sizes = (self.size,) * len(factor) if isinstance(self.size, int) else self.size
+        pairs = zip(sizes, factor, strict=True)
+        return type(self)(tuple(max(self.least, round(n * as_positive(each, "factor"))) for n, each in pairs))
 
     def without(self, axis: int) -> Rule:
         if not isinstance(self.size, tuple):
@@ -283,9 +298,10 @@ class TensorRule(Rule):
         axes = [rule.unit(1, (angle,)) for rule, angle in zip(self.rules, angles, strict=True)]
         return _product([(nodes[:, 0], weights) for nodes, weights in axes])
 
-    def resized(self, factor: float | int) -> TensorRule:
+    def resized(self, factor: Factor) -> TensorRule:
         """Return the product of the resized rules."""
-        return TensorRule(*(rule.resized(factor) for rule in self.rules))
+        factors = (factor,) * len(self.rules) if isinstance(factor, float | int) else factor
+        return TensorRule(*(rule.resized(each) for rule, each in zip(self.rules, factors, strict=True)))
 
     def without(self, axis: int) -> TensorRule:
         """Return the product of the other rules."""
@@ -359,9 +375,9 @@ class Sobol(_Sampled):
         engine = qmc.Sobol(dimension, scramble=True, rng=np.random.default_rng(self.seed))
         return np.asarray(engine.random_base2(self.size.bit_length() - 1), dtype=np.float64)
 
-    def resized(self, factor: float | int) -> Sobol:
+    def resized(self, factor: Factor) -> Sobol:
         """Return a rule with about `factor`² times the points, rounded to a power of two."""
-        exponent = round(np.log2(self.size * as_positive(factor, "factor") ** 2))
+        exponent = round(np.log2(self.size * _in_all(factor)))
         return Sobol(2 ** max(0, exponent), self.seed)
 
 
@@ -387,9 +403,16 @@ class MonteCarlo(_Sampled):
     def _draw(self, dimension: int) -> Float[np.ndarray, "m d"]:
         return np.random.default_rng(self.seed).random((self.size, dimension))
 
-    def resized(self, factor: float | int) -> MonteCarlo:
+    def resized(self, factor: Factor) -> MonteCarlo:
         """Return a rule with `factor`² times the points, rounded to an integer."""
-        return MonteCarlo(max(1, round(self.size * as_positive(factor, "factor") ** 2)), self.seed)
+        return MonteCarlo(max(1, round(self.size * _in_all(factor))), self.seed)
+
+
+def _in_all(factor: Factor) -> float:
+    """Return the factor of the number of points of a sampled rule."""
+    if isinstance(factor, float | int):
+        return as_positive(factor, "factor") ** 2
+    return math.prod(as_positive(each, "factor") for each in factor)
 
 
 def _chebyshev_nodes(n: int) -> Float[np.ndarray, " n"]:

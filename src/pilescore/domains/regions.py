@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..errors import InputError, as_array, as_points, did_you_mean, listed, require
-from .quadrature import CubeRule, Rule
+from .quadrature import CubeRule, Factor, Rule
 
 Normal: TypeAlias = tuple[float, ...] | Callable[[Any], Sequence[Any]] | None
 Points: TypeAlias = Float[np.ndarray, "n d"]
@@ -72,8 +72,8 @@ class Nodes:
         rule = self.rule if self.rule == other.rule else None
         return Nodes(points, weights, self.names, self.region | other.region, rule)
 
-    def refined(self, factor: float | int = 2) -> Nodes:
-        """Return nodes in the same region with about `factor` times as many on each axis.
+    def refined(self, factor: Factor = 2) -> Nodes:
+        """Return nodes in the same region with about `factor` times as many on each axis, or with a factor for each.
 
         Examples
         --------

@@ -80,10 +80,11 @@ class Score:
             both = bool(model.data) and bool(model.physics)
             require(both, "score", "given_physics", "'joint' unless the model has both data and physics")
         elif len(self.given_blocks(model)) == len(model.blocks):
+            kind = "equations are exact" if self.given == "exact" else "values are constant or zero"
+            zero = " Zero satisfies all of it, whatever the kernel." if all(b.zero for b in model.physics) else ""
             raise InputError(
                 "score: there is nothing to score. The model has no data, and all of its physics is given: its "
-                f"{'equations are exact' if self.given == 'exact' else 'values are constant or zero'}. Add data, or "
-                "compare kernels without data with ps.data_free_pile"
+                f"{kind}.{zero} Add data, or compare kernels without data with ps.data_free_pile"
             )
         if model.is_nonlinear:
             require(self.formula == "consistent", "score", self, "the consistent formula for a nonlinear model")

@@ -157,6 +157,10 @@ class On(Kernel):
         u, v = (tuple(point[axis] for axis in self.axes) for point in (x, y))
         return self.kernel.derivative(a, b, u, v)
 
+    def distances(self, x: Float[np.ndarray, "n d"], y: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "n m"]:
+        """Return the kernel's distances along its own coordinates."""
+        return self.kernel.distances(x[:, self.axes], y[:, self.axes])
+
     def factors(self, dimension: int) -> tuple[Kernel, ...] | None:
         """Return the kernel's factors for its own coordinates, and the constant 1 for the others."""
         factors = self.kernel.factors(len(self.axes))
@@ -212,6 +216,11 @@ class LinearMap(Kernel):
 
         return _pulled_back(self.kernel, alpha, beta, u, v, jet, jet)
 
+    def distances(self, x: Float[np.ndarray, "n d"], y: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "n m"]:
+        """Return the kernel's distances between the mapped points."""
+        matrix = np.asarray(self.matrix)
+        return self.kernel.distances(x @ matrix.T, y @ matrix.T)
+
     def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Require one coordinate for each column of the matrix."""
         columns = self.matrix.shape[1]
@@ -254,10 +263,17 @@ class Warped(Kernel):
         jets = [functools.cache(functools.partial(_jet, self.warp, point)) for point in points]
         return _pulled_back(self.kernel, alpha, beta, tuple(u), tuple(v), *jets)
 
+    def distances(self, x: Float[np.ndarray, "n d"], y: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "n m"]:
+        """Return the kernel's distances between the warped points."""
+        return self.kernel.distances(self._warped(x), self._warped(y))
+
+    def _warped(self, points: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n e"]:
+        return np.asarray(jax.vmap(self.warp)(jnp.asarray(points)))
+
     def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Check the warped points, and the kernel at them."""
         if len(points):
-            warped = np.asarray(jax.vmap(self.warp)(jnp.asarray(points)))
+            warped = self._warped(points)
             require(warped.ndim == 2, "Warped warp", warped[0], "a function from points of shape (d,) to shape (e,)")
             self.kernel.check_points(as_array(warped, "Warped warp"))
 

@@ -92,6 +92,38 @@ class Kernel(eqx.Module):
         """
         return (self,) if dimension == 1 else None
 
+    def distances(self, x: Float[np.ndarray, "n d"], y: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "n m"]:
+        """Return the distance between every two points in units of the kernel's own lengths.
+
+        Nodes of equations have to be closer than the kernel is long. By default a distance is `√Σ_i δ_i²/h_i²`, with
+        the hyperparameters `h` whose role is a length, or the largest distance by a kernel that this one is made of. It
+        is zero for a kernel without lengths, such as a polynomial.
+
+        Parameters
+        ----------
+        x, y
+            The points.
+
+        Examples
+        --------
+        >>> import numpy as np, pilescore as ps
+        >>> start, later = np.array([[0.0, 0.0]]), np.array([[0.1, 0.0], [0.1, 5.0]])
+        >>> ps.RBF(bandwidth=0.5).distances(start, later).round(2)
+        array([[ 0.2, 10. ]])
+        >>> ps.kernels.ShearedRBF(shear=50.0, bandwidth=[10.0, 0.5]).distances(start, later).round(2)
+        array([[10.  ,  0.01]])
+        """
+        largest = np.zeros((len(x), len(y)))
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.metadata.get("role") == "length":
+                own = np.linalg.norm((x[:, None, :] - y[None, :, :]) / np.asarray(value), axis=-1)
+                largest = np.maximum(largest, own)
+            for part in value if isinstance(value, tuple) else (value,):
+                if isinstance(part, Kernel):
+                    largest = np.maximum(largest, part.distances(x, y))
+        return largest
+
     def __call__(self, x: Point, y: Point) -> Scalar:
         """Return `k(x, y)`."""
         zero = (0,) * len(x)

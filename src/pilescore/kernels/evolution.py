@@ -84,6 +84,11 @@ class Evolution(Kernel):
             rest.append(self.change * in_time * in_space / units)
         return total(rest)
 
+    def distances(self, x: Float[np.ndarray, "n d"], y: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "n m"]:
+        """Return the distances of the change, which are the larger ones: the state's, squeezed, or those in time."""
+        in_time = (x[:, :1] - y[:, 0]) / (self.interval[1] - self.interval[0])
+        return np.maximum(np.abs(in_time), self.state.distances(x[:, 1:] / SQUEEZE, y[:, 1:] / SQUEEZE))
+
     def check_points(self, points: Float[np.ndarray, "n d"]) -> None:
         """Require a coordinate besides the time."""
         require_coordinates("Evolution", points, points.shape[1] > 1, "the time and at least one other coordinate")

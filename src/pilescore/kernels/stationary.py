@@ -65,6 +65,15 @@ class Radial(Stationary):
     def metric(self, dimension: int) -> Metric:
         """Return `M`."""
 
+    def distances(self, x: Float[np.ndarray, "n d"], y: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "n m"]:
+        """Return `√(δᵀMδ)`."""
+        rows = self.metric(x.shape[1])
+        metric = np.array([[0.0 if entry is None else float(entry) for entry in row] for row in rows])
+        # By a square root of M: expanding δᵀMδ would cancel where a shear is large.
+        values, vectors = np.linalg.eigh(metric)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))  # rounding can make an eigenvalue negative
+        return np.linalg.norm((x[:, None, :] - y[None, :, :]) @ root, axis=-1)
+
     def difference_derivative(self, gamma: MultiIndex, delta: tuple[Scalar, ...]) -> Scalar:
         """Return `∂^γ κ(δ)` by the recursion."""
         d = len(delta)
@@ -424,6 +433,11 @@ class Periodic(Stationary):
                 g.append(total([math.comb(n, k) * s[n - k] * g[k] for k in range(n + 1)]))
             product = product * g[order]
         return product
+
+    def distances(self, x: Float[np.ndarray, "n d"], y: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "n m"]:
+        """Return `2 √Σ_i sin²(π δ_i / p_i) / h_i²`."""
+        phase = np.pi * (x[:, None, :] - y[None, :, :]) / np.asarray(self.period)
+        return 2 * np.linalg.norm(np.sin(phase) / np.asarray(self.bandwidth), axis=-1)
 
     def factors(self, dimension: int) -> tuple[Kernel, ...] | None:
         """Return one periodic kernel for each pair of period and bandwidth."""

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy.linalg import block_diag
 
-from ..domains import Nodes, Region
+from ..domains import Factor, Nodes, Region
 from ..equations import MultiIndex, Nonlinear, Operator, identity
 from ..errors import InputError, as_array, as_points, as_positive, as_vector, call, check_coordinates, require
 
@@ -40,6 +40,8 @@ class Functional:
         `R`, of shape (n, q): one row for each functional.
     weights
         The quadrature weight of each functional when it is imposed, of shape (n,).
+    pair
+        For differences `(L f)(p_j) − (L f)(q_j)`, the nodes `p` and `q`; finer ones can be made from them.
 
     Examples
     --------
@@ -58,6 +60,7 @@ class Functional:
     points: Any
     matrix: Any
     weights: Any
+    pair: tuple[Nodes, Nodes] | None = None
 
     def __post_init__(self) -> None:
         _check_operator(self.operator)
@@ -125,7 +128,7 @@ def difference(first: Nodes, second: Nodes, operator: Operator = identity) -> Fu
     require(len(first) == len(second), "difference", counts, "two sets of equally many nodes")
     eye = np.eye(len(first))
     points = np.concatenate([first.points, second.points])
-    return Functional(operator, points, np.concatenate([eye, -eye], axis=1), first.weights)
+    return Functional(operator, points, np.concatenate([eye, -eye], axis=1), first.weights, (first, second))
 
 
 def join_functionals(*functionals: Functional) -> Functional:
@@ -188,7 +191,7 @@ class Observation(eqx.Module):
     temperature: Float[Array, ""] | None
     """`τ` of this block; None if it shares the model's `gamma` or `rho`."""
     nodes: Nodes | None = eqx.field(static=True)
-    """The nodes that physics was imposed on."""
+    """The nodes that physics was imposed on; of differences between two sets of nodes, the first set."""
     region: Region | None = eqx.field(static=True)
     """The region of the nodes, or the domain of the measurements."""
     indices: tuple[MultiIndex, ...] = eqx.field(static=True)
@@ -198,11 +201,13 @@ class Observation(eqx.Module):
     source: Any = eqx.field(static=True, default=None)
     """The number or function that the values of physics were computed from; None if values were given."""
     zero: bool = eqx.field(static=True, default=False)
-    """Whether it is physics whose imposed values are all zero; the targets of a linearisation need not be zero."""
+    """Whether it is physics whose imposed values are all zero. A curved block is not: its linearised targets vary."""
     constant: bool = eqx.field(static=True, default=False)
     """Whether it is physics whose imposed values are all the same, zero included."""
     exact: bool = eqx.field(static=True, default=False)
     """Whether the block holds exactly: its weights are those of a tolerance near rounding, not of a noise."""
+    opposite: Nodes | None = eqx.field(static=True, default=None)
+    """The second set of nodes, if the block consists of differences between two sets."""
 
     @property
     def size(self) -> int:
@@ -243,6 +248,11 @@ class Observation(eqx.Module):
         return isinstance(self.operator, Nonlinear) and self.table is None
 
     @property
+    def is_curved(self) -> bool:
+        """Whether the block observes a nonlinear function of `f`, not only one of the parameters of its source."""
+        return isinstance(self.operator, Nonlinear) and bool(self.operator.nonlinear_in(self.dimension))
+
+    @property
     def linear_operator(self) -> Operator | None:
         """The operator; None if it is nonlinear, even if the block has been linearised."""
         return self.operator if isinstance(self.operator, Operator) else None
@@ -281,13 +291,13 @@ class Observation(eqx.Module):
         """Why the nodes of the block cannot be refined; empty if they can."""
         if self.nodes is None:
             return "consists of functionals, which have no rule to refine"
-        if self.nodes.rule is None:
+        if self.nodes.rule is None or (self.opposite is not None and self.opposite.rule != self.nodes.rule):
             return "has nodes at explicit points, or a sum of nodes by different rules, which cannot be refined"
         if not (self.exact or np.array_equal(self.weights, self.nodes.weights)):
             return "has a noise for each node instead of weights: finer rules do not converge"
         return ""
 
-    def refined(self, factor: float | int, value: Any = None) -> Observation | None:
+    def refined(self, factor: Factor, value: Any = None) -> Observation | None:
         """Return the block imposed on `factor` times the nodes on each axis, or None if it cannot be refined.
 
         It can be refined if it was imposed by a quadrature rule and its noise follows from the weights of the rule;
@@ -296,7 +306,7 @@ class Observation(eqx.Module):
         Parameters
         ----------
         factor
-            May be below one.
+            One number, or one for each axis of the rule; may be below one.
         value
             The value to impose; by default the number or function that the block was made with.
 
@@ -313,8 +323,11 @@ class Observation(eqx.Module):
         value = self.source if value is None else value
         if value is None or self.nodes is None or self.unrefinable:
             return None
-        on = self.nodes.refined(factor)
-        return impose(self.operator, value, on=on, rho=None if self.exact else self.temperature, name=self.name)
+        on, rho = self.nodes.refined(factor), None if self.exact else self.temperature
+        if self.opposite is None:
+            return impose(self.operator, value, on=on, rho=rho, name=self.name)
+        assert isinstance(self.operator, Operator)  # functionals are linear
+        return impose(difference(on, self.opposite.refined(factor), self.operator), value, rho=rho, name=self.name)
 
     def within(self, deviations: Float[np.ndarray, " n"]) -> Observation:
         """Return the block as an exact one that holds to within these deviations."""
@@ -443,7 +456,11 @@ def impose(
     numbers = evaluate(value, points, "value") if callable(value) else value
     vector = as_vector(numbers, "value", count, "node" if matrix is None else "functional")
     region = None if on is None else on.region
+    opposite = None
+    if isinstance(operator, Functional) and operator.pair is not None:
+        on, opposite = operator.pair
     block = _observation("physics", name, target, points, matrix, vector, weights, rho, noise, on, region)
+    block = dataclasses.replace(block, opposite=opposite)
     if callable(value):
         return dataclasses.replace(block, source=value)
     return dataclasses.replace(block, source=float(value)) if np.ndim(value) == 0 else block
@@ -498,8 +515,7 @@ def _observation(
             array.flags.writeable = False  # blocks are immutable: results computed from them are cached
     scalar = None if temperature is None else jnp.asarray(float(temperature))
     known = None if isinstance(operator, Operator) and operator.has_parameters else table
-    zero = role == "physics" and not values.any()
-    return Observation(
+    block = Observation(
         role,
         name,
         operator,
@@ -512,9 +528,9 @@ def _observation(
         region,
         indices,
         known,
-        zero=zero,
         constant=role == "physics" and bool(np.all(values == values[0])),
     )
+    return dataclasses.replace(block, zero=role == "physics" and not values.any() and not block.is_curved)
 
 
 def _table(operator: Operator, points: Float[np.ndarray, "q d"]) -> Float[np.ndarray, "terms q"]:

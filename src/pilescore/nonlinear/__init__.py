@@ -2,7 +2,7 @@
 
 from .gauss_newton import MapEstimate, Status
 from .gradient import gradient
-from .linearisation import linearise_in_jets, value_from_jets
+from .linearisation import jets_of, linearise_in_jets, observed_at, value_from_jets
 from .solve import Solution, as_solution, solve_nonlinear, solve_or_follow
 
 __all__ = [
@@ -11,7 +11,9 @@ __all__ = [
     "Status",
     "as_solution",
     "gradient",
+    "jets_of",
     "linearise_in_jets",
+    "observed_at",
     "solve_nonlinear",
     "solve_or_follow",
     "value_from_jets",

@@ -17,16 +17,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from ..covariance import bilinear_gradient, layout
-from ..equations import Nonlinear
 from ..errors import PilescoreError
-from ..model import TEMPERATURES, Model, Observation, Path, follow, is_of_kernel, kernel_paths, named_paths
+from ..model import TEMPERATURES, Model, Path, follow, is_of_kernel, kernel_paths, named_paths
 from ..solvers import CholeskyFactor, DenseCotangent, DenseFactored, NamedGradient, System
-from .gauss_newton import MapEstimate
+from .gauss_newton import DualExpansion, MapEstimate
 from .hessian import Hessian
-from .linearisation import Functionals, linearise_in_jets
+from .linearisation import Functionals, jets_of, linearised_block
 
 ADJOINT_TOLERANCE = 1e-10
 """The relative residual at which the adjoint system counts as solved."""
@@ -35,7 +34,13 @@ ACCEPTED_RESIDUAL = 1e-3
 """The relative residual above which the gradient is refused, where rounding prevents the tolerance."""
 
 
-def gradient(estimate: MapEstimate, wanted: Sequence[str], scale: float, given: System | None = None) -> dict[str, Any]:
+def gradient(
+    estimate: MapEstimate,
+    wanted: Sequence[str],
+    scale: float,
+    given: System | None = None,
+    missed: Bool[np.ndarray, " N"] | None = None,
+) -> dict[str, Any]:
     """Return the derivatives of `N·PILE` at a solution by name, zero for names that its model does not have.
 
     This overwrites the factors of the systems.
@@ -50,8 +55,10 @@ def gradient(estimate: MapEstimate, wanted: Sequence[str], scale: float, given: 
         The fit if η is profiled, else one.
     given
         The system of those blocks of the model, linearised at the solution, whose evidence is subtracted.
+    missed
+        The rows whose squared residuals, in units of their noise, are added.
     """
-    return _Adjoint(estimate, scale, given).derivatives(wanted)
+    return _Adjoint(estimate, scale, given, missed).derivatives(wanted)
 
 
 class _Evidence:
@@ -77,8 +84,13 @@ class _Evidence:
 class _Adjoint:
     """The solution of the adjoint system, which the derivatives in all hyperparameters share."""
 
-    def __init__(self, estimate: MapEstimate, scale: float, given: System | None) -> None:
+    def __init__(
+        self, estimate: MapEstimate, scale: float, given: System | None, missed: Bool[np.ndarray, " N"] | None
+    ) -> None:
         self.estimate, self.scale = estimate, scale
+        # |t − F|²/S has the derivative −2 (t − F)/S in F, and α = (t − F)/S at the solution.
+        self.by_observed = np.zeros(len(estimate.alpha)) if missed is None else -2.0 / scale * missed * estimate.alpha
+        """The derivative of the added residuals in the observations `F`."""
         self.functionals: Functionals = estimate.functionals
         self.model: Model = estimate.functionals.model
         # NamedGradient turns the factor into the inverse in place; the Hessian still needs the factor: copy it first.
@@ -89,13 +101,19 @@ class _Adjoint:
         self.evidences = [_Evidence(1.0, estimate.system, scale, estimate.system.model)]
         if given is not None:
             self.evidences.append(_Evidence(-1.0, given, scale, estimate.system.model))
-        adjoint = self.hessian.solve_adjoint(self._slope(), ADJOINT_TOLERANCE, ACCEPTED_RESIDUAL)
+        # With h = x + Jᵀw for the derivative w in F: ΣJᵀw = ΘJᵀC⁻¹Sw, which, unlike Σ itself, takes no difference. The
+        # curvature M acts on it too, so that (I − MΣ) x = g + MΣJᵀw.
+        weights = self.hessian.estimate.system.solve_stacked(self.model.noise * self.by_observed)
+        coefficients = self.functionals.backward(estimate.slopes, weights)
+        direct = DualExpansion(coefficients, self.functionals.product(coefficients))
+        right = self._slope() + self.hessian.times_curvature(direct.values)
+        adjoint = self.hessian.solve_adjoint(right, ADJOINT_TOLERANCE, ACCEPTED_RESIDUAL)
         if not np.isfinite(adjoint).all():
             raise PilescoreError(
                 "the gradient could not be computed through the solution of the nonlinear equation: the exact Hessian "
                 "there is singular to working precision"
             )
-        self.moved = self.hessian.times_posterior(adjoint)
+        self.moved = self.hessian.times_posterior(adjoint).towards(direct, 1.0)
         """`Σh` as values, and `h − JᵀC⁻¹JΘh` as coefficients."""
         self.weighted = self.functionals.forward(estimate.slopes, self.moved.values)
         ends = np.cumsum([block.size for block in self.model.blocks]).tolist()
@@ -173,8 +191,8 @@ class _Adjoint:
         system = self.estimate.system
         moved = layout(self.functionals.scaled_blocks(self.moved.coefficients))
         ones = np.ones(self.model.size)
-        jets = [self.functionals.jets(block, system.rows, system.alpha) for block in self.model.blocks]
-        moved_jets = [self.functionals.jets(block, moved, ones) for block in self.model.blocks]
+        jets = [jets_of(self.model, block, system.rows, system.alpha) for block in self.model.blocks]
+        moved_jets = [jets_of(self.model, block, moved, ones) for block in self.model.blocks]
         derivatives: dict[str, Any] = {}
         for name, where in paths.items():
             leaf = follow(self.model, where[0])
@@ -188,7 +206,7 @@ class _Adjoint:
 
         def blocks(leaf: Any) -> list[tuple[Any, Any]]:
             changed = eqx.tree_at(lambda m: [follow(m, path) for path in where], model, [leaf] * len(where))
-            return [_observed(block, jet) for block, jet in zip(changed.blocks, jets, strict=True)]
+            return [linearised_block(block, jet) for block, jet in zip(changed.blocks, jets, strict=True)]
 
         _, tangents = jax.jvp(blocks, (follow(model, where[0]),), (jnp.asarray(unit),))
         tables = [np.asarray(table) for _, table in tangents]
@@ -202,6 +220,7 @@ class _Adjoint:
             if block.matrix is not None:
                 in_value, in_slopes, in_moved = (block.matrix @ each for each in (in_value, in_slopes, in_moved))
             targets[rows] = in_slopes - in_value
+            total += float(self.by_observed[rows] @ in_value)
             # The implicit part, as Σh moves.
             total += float(alpha[rows] @ in_moved) - float((self.weighted[rows] / model.noise[rows]) @ in_value)
         for evidence in self.evidences:
@@ -211,14 +230,6 @@ class _Adjoint:
             own = float(evidence.linear_gradient.pull.contract(tangent)[0])
             total += evidence.sign * (own + 2.0 * float(evidence.alpha @ targets) / self.scale)
         return total
-
-
-def _observed(block: Observation, jets: np.ndarray) -> tuple[Any, Any]:
-    """Return the noise-free observations of a block for given derivatives of the unknown, and its coefficients."""
-    if isinstance(block.operator, Nonlinear):
-        return linearise_in_jets(block.operator, block.points, jnp.asarray(jets))
-    table = block.coefficients
-    return (table * jets).sum(axis=0), table
 
 
 def _symmetric_block(lower: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:

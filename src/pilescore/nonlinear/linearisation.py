@@ -181,16 +181,8 @@ class Functionals:
     def term_sizes(self, nonlinear: NonlinearBlock, coefficients: Float[np.ndarray, " F"]) -> Float[np.ndarray, " m"]:
         """Return `Σ_q |∂P/∂v_q L_q f|` at the nodes of a block, for `f` with these coefficients."""
         rows = layout(self.scaled_blocks(coefficients))
-        jets = self.jets(nonlinear.block, rows, np.ones(self.model.size))
+        jets = jets_of(self.model, nonlinear.block, rows, np.ones(self.model.size))
         return np.asarray(_term_sizes(nonlinear.operator, nonlinear.block.points, jnp.asarray(jets)))
-
-    def jets(self, block: Observation, rows: Layout, vector: Float[np.ndarray, " N"]) -> Float[np.ndarray, "indices q"]:
-        """Return the derivatives of `η Σ_j u_j L_j k(·, p_j)` at the points of a block, on its multi-indices."""
-        eta, jets = float(self.model.eta), []
-        for alpha in block.indices:
-            asked = query(block.points, (alpha,), lambda some: np.ones((1, len(some))))
-            jets.append(np.concatenate([cross(self.model.kernel, tile, rows, eta) @ vector for tile in asked.tiles]))
-        return np.stack(jets)
 
     def scaled_blocks(self, weights: Float[np.ndarray, " F"]) -> tuple[Observation, ...]:
         """Return the blocks of the linearised model with each row replaced by `Σ_q w_q L_q`."""
@@ -200,6 +192,30 @@ class Functionals:
             matrix = None if block.matrix is None or own is None else own[:, None] * block.matrix
             blocks.append(_replaced(block, table=table, matrix=matrix))
         return tuple(blocks)
+
+
+def jets_of(
+    model: Model, block: Observation, rows: Layout, vector: Float[np.ndarray, " N"]
+) -> Float[np.ndarray, "indices q"]:
+    """Return the derivatives of `η Σ_j u_j L_j k(·, p_j)` at the points of a block, on its multi-indices."""
+    eta, jets = float(model.eta), []
+    for alpha in block.indices:
+        asked = query(block.points, (alpha,), lambda some: np.ones((1, len(some))))
+        jets.append(np.concatenate([cross(model.kernel, tile, rows, eta) @ vector for tile in asked.tiles]))
+    return np.stack(jets)
+
+
+def observed_at(block: Observation, jets: Float[np.ndarray, "indices q"]) -> Float[np.ndarray, " n"]:
+    """Return the noise-free observations of a block, given the derivatives of the unknown at its points."""
+    return block.observed(np.asarray(linearised_block(block, jets)[0]))
+
+
+def linearised_block(block: Observation, jets: Any) -> tuple[Any, Any]:
+    """Return `L f` at the points of a block, given the derivatives of `f` there, and its slopes in them."""
+    if isinstance(block.operator, Nonlinear):
+        return linearise_in_jets(block.operator, block.points, jnp.asarray(jets))
+    table = block.coefficients
+    return (table * jets).sum(axis=0), table
 
 
 def functionals_of(model: Model) -> Functionals:

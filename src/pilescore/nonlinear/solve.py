@@ -63,8 +63,9 @@ of its terms."""
 MAX_EVALUATIONS = 100
 """The default limit of linearisations for each start."""
 
-WARM_EVALUATIONS = 15
-"""The limit of linearisations for a warm start within a search, before a fresh start replaces it."""
+WARM_EVALUATIONS, FRESH_EVALUATIONS = 15, 100
+"""The limit of linearisations for a warm start within a search, and for the fresh start that replaces it. A search that
+cannot solve a model takes a shorter step, which costs less."""
 
 Start: TypeAlias = "float | int | Callable[[Any], Any] | Solution"
 
@@ -235,7 +236,7 @@ def solve_nonlinear(
 def solve_or_follow(model: Model, before: Float[np.ndarray, " F"] | None, *, explain: bool) -> MapEstimate:
     """Return the most likely solution of a model, starting from the functional values of a similar model if given.
 
-    If that fails, other starts follow: the zero function, then random functions.
+    If that fails, the zero function follows; if there is nothing to start from, then random functions.
     """
     functionals = functionals_of(model)
     attempts = _Attempts(functionals, SEARCH_TOLERANCE, explain)
@@ -243,6 +244,8 @@ def solve_or_follow(model: Model, before: Float[np.ndarray, " F"] | None, *, exp
         attempts.run(before, WARM_EVALUATIONS, (1.0,))
         if attempts.is_good():
             return attempts.result()
+        attempts.run(_zero(functionals), FRESH_EVALUATIONS, CONTINUATION)
+        return attempts.result()
     error = attempts.run(_zero(functionals), MAX_EVALUATIONS, CONTINUATION)
     if isinstance(error, NotPositiveDefiniteError):
         raise error  # it failed even with inflated noise: no other start can help

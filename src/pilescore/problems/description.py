@@ -143,6 +143,8 @@ def _lines(problem: Problem) -> Iterator[str]:
             yield f"    choose {parameter_text(parameter, problem)} in [{_number_text(low)}, {_number_text(high)}]"
         if not over:
             yield "    nothing to choose"
+    if problem.why_kernels:
+        yield f"  {problem.why_kernels}"
     for name, quantity in problem.derived.items():
         yield f"  derive {name} = {quantity}"
     yield f"  score: {score_text(problem)}; {problem.starts} start{'s' * (problem.starts != 1)} for each kernel"

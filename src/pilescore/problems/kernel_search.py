@@ -17,7 +17,17 @@ from ..errors import ClusterError, PilescoreError, PrecisionWarning, UnresolvedW
 from ..inference import Score, at_profiled_scale, pile, systems_of
 from ..model import Model
 from ..nonlinear import Solution
-from ..search import Minimum, RunOptions, SearchOptions, derived_value, failed_row, minimize, row, search_space
+from ..search import (
+    Minimum,
+    RunOptions,
+    SearchOptions,
+    derived_value,
+    failed_row,
+    minimize,
+    node_grids,
+    row,
+    search_space,
+)
 from .description import parameter_text
 from .prediction import parameter_covariance
 from .problem import Problem
@@ -102,7 +112,7 @@ def search_kernel(
         descents=[DescentSummary.model_validate(descent, from_attributes=True) for descent in best.descents],
         score=best.score.given,
         why=best.why,
-        nodes={} if best.resolution is None else dict(best.resolution.nodes),
+        nodes={label: list(grid) for label, grid in node_grids(best.model).items()},
         resolution="" if best.resolution is None else best.resolution.text,
         resolved=best.resolution is None or best.resolution.resolved,
     )

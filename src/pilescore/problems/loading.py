@@ -22,7 +22,7 @@ from ..equations import RESERVED, Parameter
 from ..equations.text import Language, ParameterFunction
 from ..errors import InputError, describe, listed, require
 from ..inference import as_score, equation_blocks
-from ..kernels import RBF, AnisotropicRBF, Kernel, Matern, Periodic, RationalQuadratic, ShearedRBF
+from ..kernels import RBF, AnisotropicRBF, Evolution, Kernel, Matern, Periodic, RationalQuadratic, ShearedRBF
 from ..model import Model, Observation, check_smoothness, is_of_kernel, is_positive, named_paths, role_of
 from ..parallel import require_memory
 from ..search import data_free_choice, default_bounds, free_name
@@ -32,7 +32,7 @@ from .boundaries import condition
 from .consistency import check_conditions, check_measurements, check_periodic
 from .data_files import read_table
 from .noise import NoiseModel, noise_model
-from .observations import ParsedTable, ParsingContext
+from .observations import DEFAULT_NODES, ParsedTable, ParsingContext
 from .problem import Problem
 from .reader import Document, MistakeLog, Place, read_document
 from .schema import start_of
@@ -42,6 +42,22 @@ DEFAULT_GRID = {1: 201, 2: 41, 3: 15}
 
 MAX_POINTS = 2_000_000
 """The largest number of prediction points."""
+
+TIME = "t"
+"""The name of the coordinate that is the time."""
+
+MOST_SNAPSHOTS, SNAPSHOT_TIMES, MOST_SNAPSHOT_NODES = 2, 4, 120
+"""Data at this many times are snapshots of an evolution; the number of times at which its equation is then imposed by
+default, and the largest number of nodes on each other axis to begin with."""
+
+FEWEST_READINGS = 5
+"""The least number of readings at one time that show a state."""
+
+USUAL_STATE = 0.1
+"""The bandwidth of a state at the start, as a fraction of the domain. There are readings across the whole of it."""
+
+MAX_SHEAR_NODES = 256
+"""The largest number of nodes on which the shear of a kernel is chosen without data, if nodes come from a rule."""
 
 MAX_KERNEL_DEPTH = 4
 """The largest number of nested levels of sums and products of kernels."""
@@ -108,16 +124,23 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
         sections.check_score(parsed, choice, temperatures)
     operators, points, prediction_files = sections.predictions(prediction, context)
     log.raise_any()
+    why_kernels, snapshots = "", False
+    if not kernels:
+        tables, why_kernels = _default_kernels(parsed, context, bool(sections.inferred))
+        kernels = [kernel_candidate(table, ("kernel",), context) for table in tables]
+        snapshots = isinstance(tables[0], schema.EvolutionTable)
+        if snapshots:
+            parsed["equation"] = [_for_snapshots(table, parsed["data"], context) for table in parsed["equation"]]
     # Default noise follows from the sizes of all observed values, so it needs a file without mistakes so far.
-    noise = noise_model(parsed, temperatures, context, choice.score == "profiled")
+    noise = noise_model(parsed, temperatures, context, choice.score == "profiled", snapshots)
     log.raise_any()
     assert noise is not None
     models: dict[str, Model] = {}
     over: dict[str, dict[str, Any]] = {}
     bounds = {name: unknown.bounds for name, unknown in sections.inferred.items()}
-    kernels = kernels or [kernel_candidate(schema.RBFTable(type="rbf"), ("kernel",), context)]
     for i, candidate in enumerate(kernels):
-        model = log.attempt(("kernel", i), _model, candidate.kernel, noise, operators, context, solver)
+        place = () if why_kernels else ("kernel", i)
+        model = log.attempt(place, _model, candidate.kernel, noise, operators, context, solver)
         if model is not None:
             name = free_name(candidate.name, {*models})
             over[name] = kernel_bounds(model, candidate) | dict(noise.over) | bounds
@@ -151,6 +174,7 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
         digest=digest((document.path.parent / name).read_bytes() for name in (document.path.name, *files)),
         solver=solver,
         derived=derived,
+        why_kernels=why_kernels,
     )
 
 
@@ -341,9 +365,10 @@ def _candidate(
     if isinstance(table, schema.CompositeKernelTable):
         made = _composite(table, place, context, on, depth)
     else:
-        kernel = _simple(table, extent)
+        kernel = _evolution(table, on, box) if isinstance(table, schema.EvolutionTable) else _simple(table, extent)
         # The length of a periodic kernel is relative to its period, not to the domain.
         unit = np.ones(1) if isinstance(table, schema.PeriodicKernelTable) else extent
+        unit = extent[1:] if isinstance(table, schema.EvolutionTable) else unit
         leaves = jax.tree_util.tree_flatten_with_path(kernel)[0]
         fields = [path[-1].name for path, leaf in leaves if eqx.is_inexact_array(leaf)]
         numbers = [(getattr(table, field), extent if field == "period" else unit) for field in fields]
@@ -356,8 +381,9 @@ def _candidate(
 
 
 def _default_coordinates(table: schema.KernelTable, names: Sequence[str]) -> list[str]:
-    """Return all coordinates; a sheared kernel has the time first."""
-    first = [name for name in names if name == "t" and isinstance(table, schema.ShearedRBFTable)]
+    """Return all coordinates; kernels of moving frames and of evolutions have the time first."""
+    timed = isinstance(table, schema.ShearedRBFTable | schema.EvolutionTable)
+    first = [name for name in names if name == TIME and timed]
     return [*first, *(name for name in names if name not in first)]
 
 
@@ -408,6 +434,79 @@ def _simple(table: schema.KernelTable, extent: np.ndarray) -> Kernel:
     return RBF(start)
 
 
+def _evolution(table: schema.EvolutionTable, on: Sequence[str], box: Box) -> Kernel:
+    """Return a kernel of evolutions at its start."""
+    require(len(on) > 1, "on", on, "the time and at least one other coordinate")
+    time, *others = (box.axis(name) for name in on)
+    extent = np.array([box.upper[axis] - box.lower[axis] for axis in others])
+    given = table.bandwidth
+    good = not isinstance(given, list) or len(given) == len(extent)
+    require(good, "bandwidth", given, f"{len(extent)} numbers, one for each coordinate except the time")
+    start = np.array(given) if isinstance(given, list) else start_of(given, USUAL_STATE * extent)
+    lengths = np.broadcast_to(np.asarray(start, float), extent.shape)
+    return Evolution(RBF(lengths if len(extent) > 1 else lengths[0]), (box.lower[time], box.upper[time]))
+
+
+def _for_snapshots(table: ParsedTable, data: Sequence[ParsedTable], context: ParsingContext) -> ParsedTable:
+    """Return an equation on a few nodes in time, and as many in space as there are readings in a snapshot.
+
+    Nodes that the file gives stay.
+    """
+    time = context.box.axis(TIME)
+    readings = max(sum(block.size for one in data for block in one.blocks) // MOST_SNAPSHOTS, 1)
+    across = min(readings ** (1 / (context.box.dimension - 1)), MOST_SNAPSHOT_NODES)
+    blocks = []
+    for block in table.blocks:
+        rule = None if block.nodes is None else block.nodes.rule
+        if not table.has_nodes and rule is not None and not rule.sampled:
+            now = DEFAULT_NODES.get(context.box.dimension, 4)
+            wanted = [SNAPSHOT_TIMES if axis == time else max(across, now) for axis in range(context.box.dimension)]
+            block = block.refined([count / now for count in wanted]) or block
+        blocks.append(block)
+    return dataclasses.replace(table, blocks=tuple(blocks))
+
+
+def _are_snapshots(parsed: Mapping[str, Sequence[ParsedTable]], context: ParsingContext) -> bool:
+    """Whether all data are values of the unknown at very few times, and the equations are of first order in time."""
+    box = context.box
+    data = [block for table in parsed["data"] for block in table.blocks]
+    equations = [block for table in parsed["equation"] for block in table.blocks]
+    if TIME not in box.names or box.dimension < 2 or not data or not equations:
+        return False
+    time = box.axis(TIME)
+    times, counts = np.unique(np.concatenate([block.points[:, time] for block in data]), return_counts=True)
+    orders = [max(alpha[time] for alpha in block.indices) for block in equations]
+    values = all(str(block.operator) == "Id" and not block.is_functional for block in data)
+    enough = len(times) == MOST_SNAPSHOTS and bool(counts.min() >= FEWEST_READINGS)
+    return values and enough and set(orders) == {1}
+
+
+def _default_kernels(
+    parsed: Mapping[str, Sequence[ParsedTable]], context: ParsingContext, inferred: bool
+) -> tuple[list[schema.KernelTable], str]:
+    """Return the kernels of a file that names none, and why these, in words."""
+    if inferred and _are_snapshots(parsed, context):
+        # Under a kernel with a length in time, the prior of the state depends on the coefficients, and biases them.
+        why = (
+            "the file names no kernel: evolution is the default for unknown coefficients of an equation of first order "
+            "in time and data at two times"
+        )
+        return [schema.EvolutionTable(type="evolution")], why
+    tables: list[schema.KernelTable] = [schema.RBFTable(type="rbf")]
+    why = "the file names no kernel: rbf is the default"
+    equations = [block for table in parsed["equation"] for block in table.blocks]
+    known = bool(equations) and not inferred and not any(block.is_nonlinear for block in equations)
+    if known and not parsed["data"] and context.box.dimension == 2:
+        # Data show how the solution varies inside the domain. Without any, a wave that travels from a boundary is all
+        # but impossible for a kernel along the axes, however short it is.
+        tables.append(schema.ShearedRBFTable(type="sheared-rbf"))
+        why += (
+            ", and sheared-rbf is tried too, since there are no data and the solution may be constant along a "
+            "direction; it starts in the direction that suits the equation best, by its data-free score"
+        )
+    return tables, why
+
+
 def _with_data_free_shear(model: Model, candidate: KernelCandidate, over: Mapping[str, Any], inferred: bool) -> Model:
     """Return the model with shears that suit its equations, if the file has no start for them and equations are known.
 
@@ -422,9 +521,16 @@ def _with_data_free_shear(model: Model, candidate: KernelCandidate, over: Mappin
     for name, (given, _) in zip(kernel, candidate.numbers, strict=True):
         free = given is None or (isinstance(given, schema.Unknown) and given.start is None)
         if free and roles[name] == "shear":
-            chosen = data_free_choice(model.replace(data=()), {name: over[name]})
+            coarse = [_thinned(block, MAX_SHEAR_NODES) for block in equations]
+            chosen = data_free_choice(model.replace(data=(), physics=coarse), {name: over[name]})
             model = model.replace({name: chosen[name]})
     return model
+
+
+def _thinned(block: Observation, most: int) -> Observation:
+    """Return an equation on at most about this many nodes, if its nodes come from a rule."""
+    factor = (most / block.size) ** (1 / block.dimension)
+    return block if factor >= 1 else block.refined(factor, 0.0) or block
 
 
 def kernel_bounds(model: Model, candidate: KernelCandidate) -> dict[str, Any]:

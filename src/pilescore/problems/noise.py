@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Float
 
 from ..covariance import MAX_VALUE, mean_square, operator_size
-from ..equations import Nonlinear
 from ..kernels import RBF
 from ..model import TEMPERATURES, Observation
 from ..search import free_name
@@ -32,7 +31,8 @@ NONLINEAR_NOISE = (1e-6, 1.0)
 """Default bounds of the noise variance of nonlinear equations, in units of the squared size of what they observe."""
 
 ETA_RANGE = (1e-3, 1e6)
-"""Default bounds of the prior variance, in units of the squared size of the unknown."""
+"""Default bounds of the prior variance, in units of the squared size of the unknown. Under a kernel that is long
+compared with the solution, even a plain solution is many standard deviations away from zero."""
 
 USUAL_BANDWIDTH, SHORT_BANDWIDTH = 0.3, 0.05
 """Bandwidths, as fractions of the domain, of the priors that sizes are derived from."""
@@ -60,6 +60,7 @@ def noise_model(
     given: schema.TemperaturesSection,
     context: ParsingContext,
     profiled: bool = False,
+    exact_nonlinear: bool = False,
 ) -> NoiseModel | None:
     """Give every block its noise: its own, the shared one, or a default that suits the size of what it observes.
 
@@ -73,6 +74,8 @@ def noise_model(
         The domain, and the log of mistakes.
     profiled
         Whether the scale η is found in closed form and needs no bounds.
+    exact_nonlinear
+        Whether nonlinear equations without a noise are exact although there are data.
     """
     data = list(parsed["data"])
     physics = [table for kind in ("equation", "condition", "constraint") for table in parsed[kind]]
@@ -99,8 +102,10 @@ def noise_model(
             context.log.warnings.append(
                 f"{symbol} in [temperatures] is not used: everything it applies to has its own noise"
             )
-    measured = _with_noise("data", data, sizes, over, shared=True)
-    imposed = _with_noise("physics", physics, sizes, over, shared=given.rho is not None)
+    measured = _with_noise("data", data, sizes, over, chosen=False)
+    imposed = _with_noise(
+        "physics", physics, sizes, over, chosen=bool(data) and given.rho is None and not exact_nonlinear
+    )
     named: dict[str, Observation] = {}
     for block in (*measured, *imposed):
         name = free_name(block.name or block.role, {*named})
@@ -111,7 +116,7 @@ def noise_model(
 
 
 class _Sizes:
-    """Squared sizes of the unknown, and of what each block observes.
+    """The squared size of the unknown.
 
     The size of the unknown is the size of its own observed values, if there are any. Otherwise the sources imply it: an
     upper estimate by a prior with the usual bandwidth, a lower estimate by a prior with a short bandwidth.
@@ -166,12 +171,12 @@ def last_digit(values: Float[np.ndarray, " n"]) -> float:
 
 
 def _with_noise(
-    role: str, tables: Sequence[ParsedTable], sizes: _Sizes, over: dict[str, tuple[float, float]], shared: bool
+    role: str, tables: Sequence[ParsedTable], sizes: _Sizes, over: dict[str, tuple[float, float]], chosen: bool
 ) -> list[Observation]:
     """Return the blocks of tables with their noise, and add the bounds of noise to choose.
 
-    Linear physics without a noise is exact. Values that a file holds are readings: without a noise, it is chosen. So is
-    that of nonlinear equations: given an exact one, a prior too stiff to satisfy it would not be punished.
+    Physics without a noise is exact. Values that a file holds are readings: without a noise, it is chosen. So is that
+    of nonlinear equations if `chosen`: from a poor start, a search with data may end at another of their solutions.
     """
     blocks: list[Observation] = []
     for table in tables:
@@ -186,15 +191,10 @@ def _with_noise(
                 over[name] = (2.0 * _least_variance(block, spread), 2.0 * LARGEST_NOISE * spread)
                 start = jnp.asarray(max(2.0 * START_NOISE * spread, over[name][0]))
                 block = dataclasses.replace(block, temperature=start, weights=np.ones(block.size))
-            elif table.place[0] == "equation" and block.temperature is None and not shared and _is_curved(block):
+            elif table.place[0] == "equation" and block.temperature is None and chosen and block.is_curved:
                 # The noise variance at a node of weight w is ρ/2w: this ρ makes it the squared size at the mean weight.
                 rho = 2.0 * float(np.mean(block.weights)) * sizes.of(block)
                 over[name] = (NONLINEAR_NOISE[0] * rho, NONLINEAR_NOISE[1] * rho)
                 block = dataclasses.replace(block, temperature=jnp.asarray(math.sqrt(math.prod(over[name]))))
             blocks.append(block)
     return blocks
-
-
-def _is_curved(block: Observation) -> bool:
-    """Whether a block is nonlinear, and not only a linear equation whose source has unknown parameters."""
-    return isinstance(block.operator, Nonlinear) and bool(block.operator.nonlinear_in(block.dimension))

@@ -68,6 +68,8 @@ class ParsedTable:
     """The two faces of a periodic condition."""
     measurements: Measurements | None = None
     files: tuple[str, ...] = ()
+    has_nodes: bool = False
+    """Whether the file gives the nodes of an equation."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,7 +105,7 @@ def equation(table: schema.EquationTable, place: Place, context: ParsingContext)
         return None
     options = impose_options(table, table.name or "equation")
     block = log.attempt((*place, "equation"), impose, parsed.operator, parsed.source, nodes, **options)
-    return physics(table, place, [block], [str(parsed.source)])
+    return physics(table, place, [block], [str(parsed.source)], has_nodes=table.nodes is not None)
 
 
 def data(table: schema.DataTable, place: Place, context: ParsingContext) -> ParsedTable | None:

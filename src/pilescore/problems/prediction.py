@@ -19,7 +19,7 @@ from ..inference import Posterior, left_out_residuals, left_out_variances, poste
 from ..model import Model
 from ..nonlinear import Solution, linearise_in_jets, solve_nonlinear
 from ..search import Minimum, with_nodes
-from ..solvers import TIGHTEST, with_tolerances
+from ..solvers import with_tightest_tolerances
 from .description import block_text
 from .problem import Problem
 from .summary import BlockSummary, ParameterCovariance
@@ -48,11 +48,11 @@ class Predictor:
         kernel: str,
         values: Mapping[str, float],
         covariance: ParameterCovariance | None,
-        nodes: Mapping[str, int],
+        nodes: Mapping[str, Sequence[int]],
     ) -> None:
         self.problem = problem
         # The tolerances of exact equations are fixed here: perturbed models have the same.
-        self.model = with_tolerances(with_nodes(problem.models[kernel], nodes).replace(values), TIGHTEST)
+        self.model = with_tightest_tolerances(with_nodes(problem.models[kernel], nodes).replace(values))
         self.values = dict(values)
         self.over = problem.over[kernel]
         self.covariance = covariance

@@ -92,6 +92,8 @@ class Problem:
     """The solver, if the file has a section [solver]; the models have it too."""
     derived: Mapping[str, ParameterFunction] = dataclasses.field(default_factory=dict)
     """The quantities derived from parameters, by name."""
+    why_kernels: str = ""
+    """Why these kernels are tried, in words; empty if the file names them."""
 
     @property
     def model(self) -> Model:

@@ -277,6 +277,20 @@ class ShearedRBFTable(KernelTable):
     bandwidth: Annotated[Bandwidth | None, Field(description=BANDWIDTH)] = None
 
 
+class EvolutionTable(KernelTable):
+    """A kernel for coefficients of an equation `dt(u) = …` from few snapshots: a state, and a change that grows.
+
+    The time is the first coordinate of `on`; by default the coordinate `t`, or else the first one. The change grows
+    over the whole domain.
+    """
+
+    type: Literal["evolution"]
+    bandwidth: Annotated[
+        Bandwidth | None,
+        Field(description="of the state: a number for each coordinate except the time, or one for all; or unknown"),
+    ] = None
+
+
 class CompositeKernelTable(KernelTable):
     """A sum or a product of kernels."""
 
@@ -366,7 +380,9 @@ class WholeFile(TomlTable):
     condition: Annotated[Any, Field(description="tables [[condition]]")] = ()
     data: Annotated[Any, Field(description="tables [[data]]")] = ()
     constraint: Annotated[Any, Field(description="tables [[constraint]]")] = ()
-    kernel: Annotated[Any, Field(description="tables [[kernel]]; by default one of type rbf")] = ()
+    kernel: Annotated[
+        Any, Field(description="tables [[kernel]]; by default rbf, sheared-rbf or evolution, as suits the problem")
+    ] = ()
     temperatures: Annotated[dict[str, Any], Field(description="a table [temperatures]")] = {}
     select: Annotated[dict[str, Any], Field(description="a table [select]")] = {}
     predict: Annotated[dict[str, Any], Field(description="a table [predict]")] = {}
@@ -397,6 +413,7 @@ KERNELS = _by_type(
     PeriodicKernelTable,
     AnisotropicRBFTable,
     ShearedRBFTable,
+    EvolutionTable,
     CompositeKernelTable,
 )
 DOCUMENTED: dict[str, Sequence[type[TomlTable]]] = {

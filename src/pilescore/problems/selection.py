@@ -24,7 +24,7 @@ from ..inference import Posterior, system_losses
 from ..model import Model, find, named_paths
 from ..nonlinear import Solution
 from ..parallel import checked_client
-from ..search import Derived, ranked
+from ..search import Derived, on_common_nodes, ranked, row, with_nodes
 from ..storage import DIGEST, RESULTS, SUMMARY, DatasetFile, Folder, replace
 from .kernel_search import diagnose_choice, search_kernel, selection_warnings, solution_summary
 from .loading import digest, load_problem
@@ -357,11 +357,11 @@ def _choose(
                     dataclasses.replace(problem.score, given="physics"),
                 )
                 searched[name] = _part(folder, f"kernel-{i}-given-physics", KernelResult, compute)
-    kernels = _ranked(problem, searched)
+    kernels = _ranked(problem, _comparable(problem, searched))
     best = kernels[0]
     if not math.isfinite(best.row.pile):
         reasons = "; ".join(f"{name}: {result.row.warnings}" for name, result in searched.items())
-        raise PilescoreError(f"no kernel could be scored. {reasons}")
+        raise PilescoreError(f"no kernel could be scored. {reasons}{_remedy(problem)}")
     say("predicting")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -384,6 +384,7 @@ def _choose(
         warnings=list(dict.fromkeys([*selection_warnings(problem, best, solution), *problem.warnings, *notes])),
         diagnosis=_part(folder, "diagnosis", DiagnosisSummary, compute_checks),
         kernels=kernels,
+        why_kernels=problem.why_kernels,
         files=[PREDICTIONS, *(f"{COPY}/{name}" for name in (problem.path.name, *problem.files))],
         figures=["solution", *(["readings"] if predictor.model.data else [])],
         solution=solution,
@@ -392,6 +393,48 @@ def _choose(
         slice=fixed,
     )
     return results, summary, predictions
+
+
+def _remedy(problem: Problem) -> str:
+    """Return which kernels to try if none of those of a problem can be scored."""
+    untried, models = [], problem.models.values()
+    if problem.box.dimension == 2 and not any("shear" in model.roles.values() for model in models):
+        untried.append('type = "sheared-rbf", if something travels')
+    for name, model in problem.models.items():
+        for parameter, (low, high) in problem.over[name].items():
+            if model.roles[parameter] == "shear":
+                now = f"[{float(low):.3g}, {float(high):.3g}]"
+                untried.append(
+                    f'type = "sheared-rbf" with wider bounds of its shear than {now}, if something is faster'
+                )
+    if all(math.isinf(model.kernel.smoothness) for model in models):
+        untried.append('type = "matern", if the solution is rough')
+    return f". Kernels to try, in [[kernel]]: {'; '.join(untried)}" if untried else ""
+
+
+def _comparable(problem: Problem, searched: Mapping[str, KernelResult]) -> dict[str, KernelResult]:
+    """Return the results with scores on the same nodes, if exact values are scored and kernels needed other nodes.
+
+    A kernel that cannot satisfy the equations on the nodes that another one needed is a failure.
+    """
+    results = dict(searched)
+    scored = {name: result for name, result in searched.items() if math.isfinite(result.row.pile)}
+    if len(scored) < 2 or any(model.is_nonlinear for model in problem.models.values()):
+        return results
+    score = dataclasses.replace(problem.score, given=next(iter(scored.values())).score)
+    models = {
+        name: with_nodes(problem.models[name].replace(result.values), result.nodes) for name, result in scored.items()
+    }
+    given = score.given_blocks(problem.model)
+    if all(i in given or not problem.model.is_exact(i) for i in range(len(problem.model.blocks))):
+        return results
+    rows = {name: row(model, score) for name, model in on_common_nodes(models, score).items()}
+    if any(math.isfinite(each["pile"]) for each in rows.values()):
+        for name, result in scored.items():
+            notes = result.row.warnings if math.isfinite(rows[name]["pile"]) else rows[name]["warnings"]
+            kept = {"fitted": result.row.fitted, "warnings": notes}
+            results[name] = result.model_copy(update={"row": KernelScore(**rows[name] | kept)})
+    return results
 
 
 def _ranked(problem: Problem, searched: Mapping[str, KernelResult]) -> list[KernelResult]:

@@ -83,8 +83,8 @@ class KernelResult(Stored):
     """Which observations were given, as in `ps.Score.given`."""
     why: str = ""
     """What was scored, in words."""
-    nodes: dict[str, int] = {}
-    """The number of nodes of each exact equation or condition, by its name."""
+    nodes: dict[str, list[int]] = {}
+    """The number of nodes of each exact equation or condition on each axis, by its name."""
     resolution: str = ""
     """Whether these nodes suffice, in words."""
     resolved: bool = True
@@ -184,6 +184,8 @@ class SelectionSummary(Stored):
     diagnosis: DiagnosisSummary
     kernels: list[KernelResult]
     """The results for all kernels, best first."""
+    why_kernels: str = ""
+    """Why these kernels were tried, in words; empty if the file names them."""
     files: list[str]
     """The files of the selection besides results, summary, report and figures."""
     figures: list[str]

@@ -297,7 +297,9 @@ def _kernels(selection: Selection) -> Section:
         "Nats are the log evidence by which the best kernel leads: 3 is clear, 5 is strong. The penalty charges each "
         "chosen number half the logarithm of the number of observations, and determines the ranking."
     )
-    return Section("Kernels", (text,), (), (TextTable("Kernels, best first.", header, tuple(rows), 0),))
+    why = selection.summary.why_kernels
+    texts = (*([_sentence(f"These kernels were tried because {why}")] if why else []), text)
+    return Section("Kernels", texts, (), (TextTable("Kernels, best first.", header, tuple(rows), 0),))
 
 
 def _readable_warnings(text: str, at_bounds: Mapping[str, str], selection: Selection) -> str:

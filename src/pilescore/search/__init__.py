@@ -23,6 +23,8 @@ from .options import check_options as check_options
 from .resolution import Resolution
 from .resolution import check_resolution as check_resolution
 from .resolution import node_gaps as node_gaps
+from .resolution import node_grids as node_grids
+from .resolution import on_common_nodes as on_common_nodes
 from .resolution import with_nodes as with_nodes
 from .space import SearchSpace as SearchSpace
 from .space import Side as Side

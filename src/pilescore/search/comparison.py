@@ -148,7 +148,10 @@ def _network_table(scored: Mapping[str, Scored], rows: dict[str, dict[str, Any]]
 
 def _incomparable(scored: Mapping[str, Scored], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return why each candidate but the first cannot be compared with the first; an empty string if it can."""
-    (first_name, first), *others = scored.items()
+    succeeded = {name: each for name, each in scored.items() if np.isfinite(rows[name].get("pile", 0.0))}
+    if not succeeded:
+        return {}
+    (first_name, first), *others = succeeded.items()
     return {name: other.incomparable(first, first_name, rows[name], rows[first_name]) for name, other in others}
 
 

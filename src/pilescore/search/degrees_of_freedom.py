@@ -19,11 +19,9 @@ from ..errors import PilescoreError
 from ..inference import Score, WarmStart, left_out_variances, systems_of
 from ..model import Model
 from ..solvers import System
-from .descent import Curvature, least_curvature
+from .descent import Curvature
 from .space import SearchSpace
-
-STEP = 0.1
-"""The step of the difference quotients of residuals, in standard deviations of a coefficient."""
+from .standard_errors import STEP, Information
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,6 +41,7 @@ def degrees_of_freedom(
     values: Float[np.ndarray, " p"],
     model: Model,
     curvature: Curvature,
+    information: Information | None,
     warm_start: WarmStart | None = None,
 ) -> DegreesOfFreedom | None:
     """Return the degrees of freedom at a minimum; None if no coefficient or no noise of the data was searched.
@@ -63,27 +62,27 @@ def degrees_of_freedom(
         The model at the minimum.
     curvature
         The curvature there. Values at a bound are not in it; they count as given.
+    information
+        What is known about the coefficients: the inverse of `V`.
     warm_start
         Where nonlinear models are solved from.
     """
     roles = model.roles
-    named = {name: space.targets[name][0] for name in curvature.names}
-    coefficients = [name for name, base in named.items() if roles[base] == "coefficient"]
-    searched = {base for base in named.values() if roles[base] == "data_temperature"}
+    bases = {space.targets[name][0] for name in curvature.names}
+    searched = {base for base in bases if roles[base] == "data_temperature"}
     names = model.temperature_names[: len(model.data)]
-    if not coefficients or not searched or not np.isfinite(curvature.covariance).all():
+    if information is None or not searched:
         return None
-    at_minimum = dataclasses.replace(space, model=model)
+    unknown = DegreesOfFreedom(math.nan, dict.fromkeys(information.names, math.nan))
+    directions, rows = information.roots, list(information.rows)
+    if not np.isfinite(directions).all():
+        return unknown
+    at_minimum = space.at(model)
 
     def solved(values: Float[np.ndarray, " p"]) -> System:
         return systems_of(at_minimum.model_at(values), Score(), warm_start, explain=False).whole
 
     count = sum(block.size for block in model.data)
-    rows = [space.names.index(name) for name in coefficients]
-    places = [curvature.names.index(name) for name in coefficients]
-    eigenvalues, vectors = np.linalg.eigh(curvature.hessian[np.ix_(places, places)])
-    least = least_curvature(space, rows, vectors)
-    directions = vectors / np.sqrt(np.maximum(eigenvalues, least))
     deviations = np.sqrt(model.noise[:count])
     changes = np.empty((count, len(rows)))
     u = space.encode(values)
@@ -96,19 +95,19 @@ def degrees_of_freedom(
         # The diagonal of S(K + S)⁻¹, whose sum is n − q: what the unknown function leaves of each value.
         left = model.noise[:count] / left_out_variances(solved(values))
     except PilescoreError:
-        return DegreesOfFreedom(math.nan, dict.fromkeys(coefficients, math.nan))
+        return unknown
     remaining, logarithms = 0.0, np.zeros(len(rows))
     for name in sorted(searched):
         part = np.repeat([each == name for each in names], [block.size for block in model.data])
-        information = changes[part].T @ changes[part]
+        explained = changes[part].T @ changes[part]
         integrated = float(np.sum(left[part]))
-        fitted = integrated - float(np.trace(information))
+        fitted = integrated - float(np.trace(explained))
         remaining += fitted
         # The share of this noise in the variance of each coefficient; the rest of the variance is known.
-        share = np.diag(directions @ information @ directions.T) / np.sum(directions**2, axis=1)
+        share = np.diag(directions @ explained @ directions.T) / np.sum(directions**2, axis=1)
         logarithms += share * (np.log(integrated / fitted) if fitted > 0 else np.nan)
     inflation = np.exp(0.5 * logarithms)
-    return DegreesOfFreedom(remaining, dict(zip(coefficients, inflation.tolist(), strict=True)))
+    return DegreesOfFreedom(remaining, dict(zip(information.names, inflation.tolist(), strict=True)))
 
 
 def degrees_text(remaining: float) -> str:

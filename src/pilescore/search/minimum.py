@@ -19,14 +19,15 @@ from ..nonlinear import Solution
 from ..parallel import cluster_errors, progress_bar
 from ..solvers import contradiction
 from ..storage import DatasetFile
-from .degrees_of_freedom import DegreesOfFreedom, degrees_of_freedom, degrees_text
+from .degrees_of_freedom import degrees_of_freedom, degrees_text
 from .derived import Derived, derived_value
 from .descent import Curvature, DescentResult, Status
 from .fingerprint import fingerprint, function_values, ten_digits
 from .objective import EvaluationLog, Objective
 from .options import RunOptions, SearchOptions, check_options
-from .resolution import Resolution
-from .space import SearchSpace, Side, Ties, search_space
+from .resolution import Resolution, fine_enough
+from .space import Side, Ties, search_space
+from .standard_errors import coefficient_information, searched_covariance
 from .steps import Found, Steps, is_contestable, start_points
 
 
@@ -58,8 +59,9 @@ class Minimum:
     values: Mapping[str, float]
     """The chosen hyperparameters."""
     standard_errors: Mapping[str, float]
-    """Their standard errors from the curvature of the evidence; NaN at a bound, or without a curvature. If the noise of
-    the data was searched too, those of coefficients use `n − p` degrees of freedom, as in least squares."""
+    """Their standard errors; NaN at a bound, or without a curvature. Those of coefficients are as in nonlinear least
+    squares: from the first derivatives of the model and, if the noise of the data was searched too, with `n − p`
+    degrees of freedom. The others are from the curvature of the evidence."""
     at_bounds: Mapping[str, Side]
     """Hyperparameters that ended at a bound: beyond it the evidence is higher."""
     curvature: Curvature | None
@@ -165,7 +167,9 @@ def minimize(
 
     Exact equations hold everywhere, not at their nodes only. The tolerance to which they hold is tightened, and their
     nodes are refined, until score, hyperparameters and predictions stop moving. Lengths stay above one and a half
-    times the distance between nodes, so that the unknown cannot evade an equation between them.
+    times the distance between nodes, so that the unknown cannot evade an equation between them. An exact equation
+    often has a second minimum that explains the data by noise; so one more minimum is followed from a loose equation
+    to the exact one, and the lower one is returned.
 
     Parameters
     ----------
@@ -214,9 +218,8 @@ def minimize(
         _log(objective, points, search, run.save) as log,
     ):
         steps.update, steps.log = bar.update, log
-        found = steps.search(model, starts)
-        if requested.given == "auto" and is_contestable(model, scoring):
-            found = steps.guarded(found, model, starts)
+        contested = requested.given == "auto" and is_contestable(model, scoring)
+        found = steps.search(model, starts, contested=contested)
         if log is not None and not found.interrupted:
             log.close()
     return _minimum(found, steps)
@@ -249,13 +252,16 @@ def _minimum(found: Found, steps: Steps) -> Minimum:
         )
     if found.resolution is not None and not found.resolution.resolved:
         warnings.warn(found.resolution.text, UnresolvedWarning, stacklevel=3)
-    curvature, interrupted, degrees = found.curvature, found.interrupted, None
+    curvature, interrupted, degrees, covariance = found.curvature, found.interrupted, None, None
     if curvature is not None:
         try:
-            degrees = degrees_of_freedom(space, values, chosen, curvature, found.best.warm_start)
+            near = found.best.warm_start
+            information = coefficient_information(space, values, chosen, curvature, scoring, near)
+            degrees = degrees_of_freedom(space, values, chosen, curvature, information, near)
+            inflation = {} if degrees is None else dict(degrees.inflation)
+            covariance = searched_covariance(space, values, curvature, information, inflation)
         except KeyboardInterrupt:
             curvature, interrupted = None, True
-    covariance = None if curvature is None else _covariance(space, values, curvature, degrees)
     errors = [math.nan] * len(values) if covariance is None else np.sqrt(covariance.diagonal()).tolist()
     return Minimum(
         chosen,
@@ -277,18 +283,6 @@ def _minimum(found: Found, steps: Steps) -> Minimum:
     )
 
 
-def _covariance(
-    space: SearchSpace, values: Float[np.ndarray, " p"], curvature: Curvature, degrees: DegreesOfFreedom | None
-) -> Float[np.ndarray, "p p"]:
-    """Return the covariance of searched values from the curvature in coordinates; NaN for those without curvature."""
-    inflation = {} if degrees is None else degrees.inflation
-    rows = [space.names.index(name) for name in curvature.names]
-    scale = space.slope(values)[rows] * [inflation.get(name, 1.0) for name in curvature.names]
-    covariance = np.full((len(values), len(values)), math.nan)
-    covariance[np.ix_(rows, rows)] = curvature.covariance * np.outer(scale, scale)
-    return covariance
-
-
 def prepare(
     model: Model,
     over: Mapping[str, Any],
@@ -306,7 +300,7 @@ def prepare(
     roles = model.roles
     scales = [name for name, (base, _) in space.targets.items() if roles[base] == "scale"]
     require(not (scoring.profiled and scales), "over", ", ".join(scales), "no bounds on eta if it is profiled")
-    check_exact(model)
+    check_exact(model, fine_enough)
     return Objective(space, scoring, search), start_points(space, starts, search.seed)
 
 
@@ -315,15 +309,15 @@ def _log(objective: Objective, points: list[Float[np.ndarray, " p"]], search: Se
     if save is None:
         return contextlib.nullcontext()
     file, space = DatasetFile(save), objective.space
-    digest = fingerprint(_inputs(objective, points, search.curvature))
+    digest = fingerprint(_inputs(objective, points, search))
     return EvaluationLog(space.names, space.model.labels, digest, file)
 
 
-def _inputs(objective: Objective, points: list[Float[np.ndarray, " p"]], curvature: bool) -> Iterator[Any]:
+def _inputs(objective: Objective, points: list[Float[np.ndarray, " p"]], search: SearchOptions) -> Iterator[Any]:
     """Yield everything that a minimum depends on; functions such as ties are known by their values at a few points."""
     space, scoring = objective.space, objective.score
     yield from ("minimize", space.model, space.names, space.low, space.high, ten_digits(points))
-    yield from (scoring.profiled, scoring.given, objective.tolerance, objective.budget, curvature)
+    yield from (scoring.profiled, scoring.given, objective.tolerance, objective.budget, search.curvature, search.refine)
     solver = space.model.solver
     if not solver.forms_covariance:
         yield from ("solver", solver.identity)

@@ -17,7 +17,7 @@ class SearchOptions:
     --------
     >>> import pilescore as ps
     >>> ps.SearchOptions(max_evaluations=50)
-    SearchOptions(tolerance=1e-08, max_evaluations=50, seed=0, curvature=True)
+    SearchOptions(tolerance=1e-08, max_evaluations=50, seed=0, curvature=True, refine=True)
     >>> ps.SearchOptions(tolerance=-1.0)
     Traceback (most recent call last):
     ...
@@ -34,12 +34,16 @@ class SearchOptions:
     curvature: bool = True
     """Whether to compute the curvature of the evidence at the minimum, and from it standard errors: two evaluations for
     each hyperparameter, more for well-determined ones."""
+    refine: bool = True
+    """Whether to refine the nodes of exact equations until nothing moves. Without, the result says whether they suffice
+    (`Minimum.resolution`), at a fraction of the cost."""
 
     def __post_init__(self) -> None:
         as_positive(self.tolerance, "tolerance")
         as_count(self.max_evaluations, "max_evaluations")
         as_count(self.seed, "seed", least=0)
         require(isinstance(self.curvature, bool), "curvature", self.curvature, "True or False")
+        require(isinstance(self.refine, bool), "refine", self.refine, "True or False")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -71,6 +71,10 @@ class SearchSpace:
         """Return hyperparameters by name."""
         return dict(zip(self.names, values.tolist(), strict=True))
 
+    def at(self, model: Model) -> SearchSpace:
+        """Return the same coordinates for another model, which differs in what is not searched."""
+        return dataclasses.replace(self, model=model)
+
     def model_at(self, values: Float[np.ndarray, " p"]) -> Model:
         """Return the model with these hyperparameters, and the tied ones that follow from them."""
         tied = {name: np.asarray(function(values)) for name, (function, _) in self._tied.items()}

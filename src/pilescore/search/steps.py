@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
@@ -31,8 +31,21 @@ GUARD_NATS = 8.0
 TOLERANCES = (START_TOLERANCE, TIGHTEST)
 """The successive tolerances of exact equations, relative to the prior."""
 
+LOOSE = (1.0, 0.1, 0.01, 0.001)
+"""The tolerances at which a minimum is followed from equations that hardly bind to exact ones, relative to the prior.
+Exact equations separate hyperparameters that fit the data from those that do not. A descent that begins among the
+latter explains the data by noise, and ends there."""
+
+FOLLOWED_NATS = 1.0
+"""How much lower, in nats, a minimum that was followed has to be. Where both explain the data, the kernel of the one
+that was not followed is nearer to the starts: loose equations favour long kernels, which cost digits."""
+
 MAX_REFINEMENTS = 4
 """How often nodes are refined."""
+
+
+Starts: TypeAlias = int | Sequence[Mapping[str, Any]]
+"""A number of starts, or the hyperparameters of each."""
 
 
 def _bends(model: Model) -> bool:
@@ -71,6 +84,11 @@ class Found:
         return self.best.best[1]
 
     @property
+    def values(self) -> dict[str, float]:
+        """The searched hyperparameters there; a profiled scale is not applied."""
+        return self.objective.space.by_name(self.objective.space.decode(self.u))
+
+    @property
     def model(self) -> Model:
         """The model there; a profiled scale is not applied."""
         return self.objective.space.model_at(self.objective.space.decode(self.u))
@@ -103,37 +121,33 @@ class Steps:
         saved = describe_saving(None if self.log is None else self.log.file)
         return f"{self.evaluations} evaluations were started; {saved}"
 
-    def search(self, model: Model, starts: int | Sequence[Mapping[str, Any]]) -> Found:
-        """Return the minimum, with exact equations at their final tolerance and on enough nodes."""
-        exact = any(model.is_exact(i) for i in range(len(model.blocks)))
-        if not exact:
-            return self.descend(model, starts, last=True)
-        first: Found | None = None
-        # A model that has tolerances comes from an earlier search, whose end is its start.
-        fresh = any(model.is_exact(i) and not block.exact for i, block in enumerate(model.blocks))
-        for tolerance in TOLERANCES if fresh else TOLERANCES[-1:]:
-            last = tolerance == TOLERANCES[-1]
-            try:
-                found = self.descend(with_tolerances(fine_enough(model), tolerance, renew=True), starts, last=last)
-            except PilescoreError:
-                if first is None:
-                    raise
-                # Rounding does not allow a tighter tolerance: the curvature is found at the looser one.
-                found = self.descend(with_tolerances(model, TOLERANCES[0], renew=True), 1, last=True)
-            model, starts = found.model, 1
-            first = first or found
-            if found.interrupted:
-                break
-        assert first is not None
-        found = dataclasses.replace(found, descents=first.descents)
-        return found if found.interrupted else self.refined(found)
+    def search(self, model: Model, starts: Starts, *, contested: bool = False) -> Found:
+        """Return the minimum, with exact equations at their final tolerance and on enough nodes.
 
-    def refined(self, found: Found) -> Found:
-        """Return the minimum on enough nodes, or as many as can be afforded."""
-        for _ in range(MAX_REFINEMENTS):
+        Parameters
+        ----------
+        model
+            The model.
+        starts
+            The starts, as in `minimize`.
+        contested
+            Whether the score of the data given the physics is used instead if this one predicts the data worse.
+        """
+        exact = any(model.is_exact(i) for i in range(len(model.blocks)))
+        found = self.tightened(model, starts) if exact else self.descend(model, starts, last=True)
+        if found.interrupted:
+            return found
+        rival = self.rival(model, starts) if contested else None
+        for _ in range(MAX_REFINEMENTS if exact else 0):
+            if rival is not None and self.loss(found, rival) > GUARD_NATS:
+                # Many nodes of a known source can outweigh the data: finer ones do not help.
+                given = self.guarded(found, rival)
+                if given is not found:
+                    return given
+                rival = None
             resolution = check_resolution(found.model, at_floor=self.at_floor(found))
             found = dataclasses.replace(found, resolution=resolution)
-            if resolution.resolved or resolution.finer is None:
+            if resolution.resolved or resolution.finer is None or not self.options.refine:
                 break
             finer = with_tolerances(resolution.finer, TOLERANCES[-1], renew=True)
             try:
@@ -141,9 +155,60 @@ class Steps:
             except PilescoreError:  # rounding: the resolution says that the nodes are too few
                 break
             found = dataclasses.replace(again, descents=found.descents, resolution=resolution)
-            if again.interrupted:
+            if found.interrupted:
+                return found
+        return found if rival is None else self.guarded(found, rival)
+
+    def begun(self, model: Model, starts: Starts) -> Found:
+        """Return the minimum with exact equations at their first tolerance."""
+        followed = self.followed(model, starts)
+        if followed is not None and followed.interrupted:
+            return followed
+        try:
+            found = self.descend(self.prepared(model, TOLERANCES[0]), starts, last=False)
+        except PilescoreError:
+            if followed is None:
+                raise
+            return followed
+        if followed is None or found.interrupted:
+            return found
+        gained = found.pile.free_energy - followed.pile.free_energy
+        return dataclasses.replace(followed if gained > FOLLOWED_NATS else found, descents=found.descents)
+
+    def followed(self, model: Model, starts: Starts) -> Found | None:
+        """Return the minimum that is followed from loose equations to exact ones; None if it cannot be followed."""
+        exact = any(model.is_exact(i) for i in range(len(model.blocks)))
+        if model.is_nonlinear or not (exact and model.data):
+            return None
+        for tolerance in (*LOOSE, TOLERANCES[0]):
+            try:
+                found = self.descend(self.prepared(model, tolerance), starts, last=False)
+            except PilescoreError:
+                return None
+            if found.interrupted:
                 break
+            starts = [found.values]
         return found
+
+    def tightened(self, model: Model, starts: Starts) -> Found:
+        """Return the minimum with exact equations at their final tolerance, or as tight as rounding allows."""
+        descents: tuple[Descent, ...] | None = None
+        # A model that has tolerances comes from an earlier search, whose end is its start.
+        if any(model.is_exact(i) and not block.exact for i, block in enumerate(model.blocks)):
+            found = self.begun(model, starts)
+            if found.interrupted:
+                return found
+            model, starts, descents = found.model, 1, found.descents
+        try:
+            found = self.descend(self.prepared(model, TOLERANCES[-1]), starts, last=True)
+        except PilescoreError:
+            # Rounding does not allow a tighter tolerance: the curvature is found at the looser one.
+            found = self.descend(with_tolerances(model, TOLERANCES[0], renew=True), starts, last=True)
+        return dataclasses.replace(found, descents=descents or found.descents)
+
+    def prepared(self, model: Model, tolerance: float) -> Model:
+        """Return the model with a tolerance for exact equations, and nodes that resolve its own lengths."""
+        return with_tolerances(fine_enough(model), tolerance, renew=True)
 
     def at_floor(self, found: Found) -> list[str]:
         """Return the lengths that the distance between nodes keeps from being shorter."""
@@ -151,27 +216,61 @@ class Steps:
         limits = zip(asked.names, asked.low, found.objective.space.low, strict=True)
         return [name for name, low, now in limits if now > low and found.at_bounds.get(name) == "lower"]
 
-    def guarded(self, found: Found, model: Model, starts: int | Sequence[Mapping[str, Any]]) -> Found:
+    def rival(self, model: Model, starts: Starts) -> Found | None:
+        """Return the minimum of the score of the data given the physics on the first nodes; None if there is none.
+
+        It starts afresh. Where another score has given the data up, this one has a minimum too, far from the best.
+        """
+        with self.given_physics():
+            try:
+                return self.begun(model, starts)
+            except PilescoreError:  # the data given the physics cannot be scored: nothing to compare with
+                return None
+
+    def loss(self, found: Found, rival: Found) -> float:
+        """Return how much worse, in nats, the data are predicted than by the rival's hyperparameters."""
+        space = found.objective.space
+        other = space.model_at(np.array([rival.values[name] for name in space.names]))
+        with self.given_physics():
+            try:
+                mine, its = (
+                    systems_of(each, self.score, found.best.warm_start, explain=False).pile(self.score)
+                    for each in (found.model, other)
+                )
+            except PilescoreError:  # not on these nodes
+                return -math.inf
+        return mine.free_energy - its.free_energy
+
+    def guarded(self, found: Found, rival: Found) -> Found:
         """Return the minimum by the default score or, if it misses the data, by that of the data given the physics."""
-        if found.interrupted:
-            return found
+        if rival.interrupted:
+            return dataclasses.replace(found, interrupted=True)
+        described = self.score.described(found.model)
+        with self.given_physics():
+            try:
+                nearby = self.descend(found.model, [found.values, rival.values], last=False)
+                lost = self.loss(found, nearby)
+                if nearby.interrupted:
+                    return dataclasses.replace(found, interrupted=True)
+                if lost <= GUARD_NATS or _bends(nearby.model):
+                    return found
+                why = f"the data given the physics: {described} would predict the data {lost:.3g} nats worse"
+                given = self.search(nearby.model, 1)
+                return found if _bends(given.model) else dataclasses.replace(given, descents=rival.descents, why=why)
+            except PilescoreError:  # the data given the physics cannot be scored there: nothing to compare with
+                return found
+
+    @contextlib.contextmanager
+    def given_physics(self) -> Iterator[None]:
+        """Score the data given the physics in this context."""
         mine = self.score
         self.score = dataclasses.replace(mine, given="physics")
         try:
-            here = systems_of(found.model, self.score, found.best.warm_start, explain=False).pile(self.score)
-            nearby = self.descend(found.model, 1, last=False)
-            lost = 0.5 * here.size * (here.value - nearby.pile.value)
-            if lost <= GUARD_NATS or nearby.interrupted or _bends(nearby.model):
-                return found
-            why = f"the data given the physics: {mine.described(model)} would predict the data {lost:.3g} nats worse"
-            given = self.search(model, starts)
-            return found if _bends(given.model) else dataclasses.replace(given, why=why)
-        except PilescoreError:  # the data given the physics cannot be scored there: nothing to compare with
-            return found
+            yield
         finally:
             self.score = mine
 
-    def descend(self, model: Model, starts: int | Sequence[Mapping[str, Any]], *, last: bool) -> Found:
+    def descend(self, model: Model, starts: Starts, *, last: bool) -> Found:
         """Return the minimum from all starts for one model; the last descent finds the curvature too."""
         space = search_space(model, floored(model, self.over), self.ties)
         asked = search_space(model, self.over, self.ties)
@@ -219,9 +318,7 @@ def _workers(objective: Objective, client: Any) -> Any:
     return EvaluationPool(client, model.size, objective.function, {"model": model, "ties": dict(ties)})
 
 
-def start_points(
-    space: SearchSpace, starts: int | Sequence[Mapping[str, Any]], seed: int
-) -> list[Float[np.ndarray, " p"]]:
+def start_points(space: SearchSpace, starts: Starts, seed: int) -> list[Float[np.ndarray, " p"]]:
     """Return the starts in coordinates."""
     if isinstance(starts, Mapping):
         starts = [starts]

@@ -13,9 +13,10 @@ from jaxtyping import Float
 
 from ..covariance import mean_square, operator_size, term_variances
 from ..equations import Nonlinear
-from ..errors import listed
+from ..errors import NotPositiveDefiniteError, listed
 from ..model import Model, Observation
-from .system import System
+from .lapack import ConditionalFactored
+from .system import System, solve
 
 TOLERANCE, TIGHTEST = 1e-5, 1e-6
 """To what fraction of the prior standard deviation of its terms an exact equation holds at each node: by default, and
@@ -52,10 +53,40 @@ def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool =
     scale, blocks = _scale(model), list(model.blocks)
     for i in todo:
         own = tolerance if blocks[i].zero else SOURCE_FACTOR * tolerance
-        if blocks[i].is_nonlinear:
+        if blocks[i].is_curved:
             own = NONLINEAR_TOLERANCE
         blocks[i] = blocks[i].within(own * _deviations(model, blocks[i], scale))
     return model.replace(physics=blocks[len(model.data) :])
+
+
+def with_tightest_tolerances(model: Model) -> Model:
+    """Return the model with the tightest tolerances of exact blocks at which rounding does not matter."""
+    exact = [i for i in range(len(model.blocks)) if model.is_exact(i)]
+    trial = with_tolerances(model, TIGHTEST)
+    if model.is_nonlinear or not exact or not model.solver.forms_covariance:
+        return trial
+    for tolerance in (TIGHTEST, 10 * TIGHTEST, 100 * TIGHTEST):
+        trial = with_tolerances(model, tolerance)
+        try:
+            if not solve(trial, given=exact, explain=False).is_imprecise:
+                break
+        except NotPositiveDefiniteError:  # a looser one may do
+            continue
+    return trial
+
+
+def tolerance_freedom(model: Model) -> float:
+    """Return how many degrees of freedom the tolerances of exact equations give to the data of a linear model.
+
+    An equation that holds gives none. Tolerances are relative to the prior, so under a prior that is very wide compared
+    with the noise of the data they become visible: the data are fitted by functions that bend the equation.
+    """
+    exact = [i for i, block in enumerate(model.blocks) if block.exact]
+    if not (exact and model.data and model.solver.forms_covariance):
+        return 0.0
+    factored = solve(model, given=exact, explain=False).factored
+    assert isinstance(factored, ConditionalFactored)
+    return factored.freedom()
 
 
 def contradiction(system: System) -> str:
@@ -74,6 +105,8 @@ def contradiction(system: System) -> str:
         sizes = np.abs(residuals[rows])
         worst = int(np.argmax(sizes))
         known = float(np.sqrt(mean_square(block)))
+        if known <= block.weights.min() ** -0.5:  # values below the tolerance are as good as zero
+            known = 0.0
         unsatisfied |= sizes[worst] > CONTRADICTED * known > 0
         if (
             sizes[worst] > CONTRADICTED * known

@@ -130,6 +130,10 @@ class Factored(abc.ABC):
     def reduced(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, "k k"]:
         """Return `BᵀC⁻¹B`; `B` may be overwritten."""
 
+    def reduced_given(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, "k k"]:
+        """Return `BᵀC⁻¹B` of the scored observations given the others, which contribute nothing themselves."""
+        return self.reduced(right)
+
     def reduced_diagonal(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, " k"]:
         """Return the diagonal of `BᵀC⁻¹B`; `B` may be overwritten."""
         return self.reduced(right).diagonal().copy()

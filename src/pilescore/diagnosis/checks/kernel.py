@@ -30,7 +30,7 @@ SHAPE_START = 1.0
 CLEAR_NATS = 3.0
 """The data are used only if a stretched kernel gains more nats than this without them."""
 
-SEARCH = SearchOptions(tolerance=1e-5, max_evaluations=60, curvature=False)
+SEARCH = SearchOptions(tolerance=1e-5, max_evaluations=60, curvature=False, refine=False)
 """How the stretch is searched: its gain needs few digits."""
 
 QUIET = RunOptions(progress=False)
