@@ -1,5 +1,6 @@
 """The command line: output, exit codes, and resumed work."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -204,6 +205,22 @@ def test_the_resume_hint_keeps_the_path(monkeypatch, tmp_path, capsys):
     directory = f"{tmp_path}/two  spaces ü"
     assert cli.main(["study", "poisson", "--out", directory, "--overwrite"]) == 130
     assert capsys.readouterr().err.endswith(f"pilescore study poisson --out '{directory}' --resume\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_lost_interrupt_stops_the_work_at_its_next_step(monkeypatch, tmp_path, capsys, number):
+    """JAX loses a `KeyboardInterrupt` now and then, if it comes while it compiles."""
+
+    def lose(study, settings, run):
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(number)
+        run.say("[2/5] the next step")
+        raise AssertionError("the work went on")
+
+    monkeypatch.setattr("pilescore.studies.runner.run_study", lose)
+    assert cli.main(["study", "poisson", "--out", str(tmp_path / "out")]) == 130
+    said = capsys.readouterr().err.strip()
+    assert said.startswith("pilescore: interrupted: Finished work is kept.")
 
 
 def test_a_part_is_computed_once(tmp_path):

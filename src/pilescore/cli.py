@@ -8,10 +8,11 @@ import math
 import shlex
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -362,13 +363,28 @@ def _files(out: Path) -> str:
 
 
 def _progress(text: str) -> None:
+    """Show a message about a step of the work; after a lost Ctrl-C, stop here."""
+    if _interrupted.is_set():
+        raise KeyboardInterrupt
     click.echo(text, err=True)
+
+
+_interrupted = threading.Event()
+"""Whether Ctrl-C or `kill` came. JAX loses a `KeyboardInterrupt` that is raised at the wrong moment of a compilation."""
+
+
+def _interrupt(number: int, frame: Any) -> NoReturn:
+    _interrupted.set()
+    raise KeyboardInterrupt
 
 
 def main(arguments: Sequence[str] | None = None, command: click.Command = commands, program: str = "pilescore") -> int:
     """Run a command of the command line and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` ends a study like Ctrl-C
+    _interrupted.clear()
+    signal.signal(signal.SIGTERM, _interrupt)  # `kill` ends a study like Ctrl-C
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # shells let jobs in the background ignore it
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         return command.main(words, prog_name=program, standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as error:
@@ -407,5 +423,5 @@ def _resume_hint(command: click.Command | None, program: str, words: list[str]) 
 
 def _fail(text: str, code: int) -> int:
     what = "interrupted" if code == INTERRUPTED else "error"
-    _progress(f"pilescore: {what}: {' '.join(text.splitlines())}")
+    click.echo(f"pilescore: {what}: {' '.join(text.splitlines())}", err=True)
     return code

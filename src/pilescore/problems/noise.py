@@ -104,7 +104,7 @@ def noise_model(
             )
     measured = _with_noise("data", data, sizes, over, chosen=False)
     imposed = _with_noise(
-        "physics", physics, sizes, over, chosen=bool(data) and given.rho is None and not exact_nonlinear
+        "physics", physics, sizes, over, chosen=False
     )
     named: dict[str, Observation] = {}
     for block in (*measured, *imposed):

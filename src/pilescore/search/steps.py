@@ -178,7 +178,7 @@ class Steps:
     def followed(self, model: Model, starts: Starts) -> Found | None:
         """Return the minimum that is followed from loose equations to exact ones; None if it cannot be followed."""
         exact = any(model.is_exact(i) for i in range(len(model.blocks)))
-        if model.is_nonlinear or not (exact and model.data):
+        if not (exact and model.data):
             return None
         for tolerance in (*LOOSE, TOLERANCES[0]):
             try:

@@ -30,6 +30,9 @@ SOURCE_FACTOR = 10.0
 """How much larger the tolerance of imposed values is that are not zero. Scores may include their density, of which a
 tenfold tolerance keeps two more digits."""
 
+LEAST_TOLERANCE = 1e-7
+"""The least tolerance as a fraction of the prior standard deviation of the terms. Below, rounding takes all digits."""
+
 NONLINEAR_TOLERANCE = 1e-4
 """The tolerance of nonlinear equations, which is not tightened: gradients through a nonlinear solution lose digits
 twice."""
@@ -54,8 +57,11 @@ def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool =
     for i in todo:
         own = tolerance if blocks[i].zero else SOURCE_FACTOR * tolerance
         if blocks[i].is_curved:
-            own = NONLINEAR_TOLERANCE
-        blocks[i] = blocks[i].within(own * _deviations(model, blocks[i], scale))
+            own = max(tolerance, NONLINEAR_TOLERANCE)
+        deviations = own * _deviations(model, blocks[i], scale)
+        if model.eta > scale:
+            deviations = np.maximum(deviations, LEAST_TOLERANCE * _deviations(model, blocks[i], float(model.eta)))
+        blocks[i] = blocks[i].within(deviations)
     return model.replace(physics=blocks[len(model.data) :])
 
 
@@ -119,9 +125,9 @@ def contradiction(system: System) -> str:
 
 
 def _scale(model: Model) -> float:
-    """Return the prior variance of the unknown: η, or the mean square of its observed values if that is larger."""
+    """Return the squared size of the unknown: the mean square of its observed values, or η if there are none."""
     direct = [mean_square(block) for block in model.blocks if not block.is_functional and str(block.operator) == "Id"]
-    return max([float(model.eta), *direct])
+    return max(direct, default=0.0) or float(model.eta)
 
 
 def _deviations(model: Model, block: Observation, scale: float) -> Float[np.ndarray, " n"]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ...errors import PilescoreError, PrecisionWarning
+from ...errors import PilescoreError, PrecisionWarning, UnresolvedWarning
 from ...inference import Score
 from ...kernels import Kernel, Product, Radial, Scalar, Scaled, Sum, real
 from ...model import Model, eta_and_temperatures
@@ -126,6 +126,7 @@ def ill_suited_kernel(context: DiagnosisContext) -> Finding:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrecisionWarning)
+            warnings.simplefilter("ignore", UnresolvedWarning)  # nodes are not refined here: the gain needs few digits
             data_free_gain, shape = _gain_without_data(model, dimension)
             gain, count, unit = data_free_gain, sum(block.size for block in model.physics), "node"
             if model.data and data_free_gain > CLEAR_NATS:
