@@ -51,7 +51,10 @@ MIN_GAIN_NATS = 0.01
 """The gain that makes another stage worthwhile."""
 
 RANGE_DEVIATIONS = 10.0
-"""The half-width of a narrower range, in standard deviations of the parameter."""
+"""The half-width of a narrower range, in standard deviations of the parameter with all others fixed."""
+
+LEAST_DEVIATIONS = 3.0
+"""The least half-width of a narrower range, in standard deviations of the parameter together with all others."""
 
 SHORT_START = 0.25
 """The bandwidths of the second start, relative to those of the first."""
@@ -196,7 +199,10 @@ def _narrowed(
         index = best.curvature.names.index(name)
         second, value = float(best.curvature.hessian[index, index]), best.values[name]
         if second > 0:
-            reach = RANGE_DEVIATIONS * (high - low) / math.sqrt(second)  # the Hessian is in units of the range
+            # The Hessian is in units of the range. A parameter that is correlated with others deviates much farther
+            # with them than alone, and the range bounds its standard error.
+            together = np.nan_to_num(best.curvature.standard_errors[name])
+            reach = (high - low) * max(RANGE_DEVIATIONS / math.sqrt(second), LEAST_DEVIATIONS * together)
             narrow = (max(over[name][0], value - reach), min(over[name][1], value + reach))
             if narrow[1] - narrow[0] < 0.5 * (high - low) or not low < value < high:
                 narrower[name] = narrow

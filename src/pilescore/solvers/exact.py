@@ -1,9 +1,9 @@
 """Exact equations and conditions: the tolerance to which they hold.
 
-A Gaussian process is conditioned on an exact equation by a noise far below anything that matters, relative to the size
-of the operator under the prior. The covariance of many nodes of a smooth kernel is singular to working precision; with
-a relative tolerance `ε` its condition number is at most about `N/ε²`. The tolerance is a fixed number for each row, so
-that scores at other hyperparameters are comparable; searches set it anew as they proceed.
+A Gaussian process is conditioned on an exact equation by a noise far below anything that matters, relative to the usual
+size of the terms of the equation. The covariance of many nodes of a smooth kernel is singular to working precision; with
+a tolerance of `ε` prior deviations its condition number is at most about `N/ε²`. The tolerance does not depend on the
+hyperparameters, except where rounding demands a larger one, so that scores at other hyperparameters are comparable.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from jaxtyping import Float
 from ..covariance import mean_square, operator_size, term_variances
 from ..equations import Nonlinear
 from ..errors import NotPositiveDefiniteError, listed
+from ..kernels import RBF, Kernel
 from ..model import Model, Observation
 from .lapack import ConditionalFactored
 from .system import System, solve
 
 TOLERANCE, TIGHTEST = 1e-5, 1e-6
-"""To what fraction of the prior standard deviation of its terms an exact equation holds at each node: by default, and
-at the end of a search."""
+"""To what fraction of the usual size of its terms an exact equation holds at each node: by default, and at the end of a
+search."""
+
+USUAL_BANDWIDTH = 0.3
+"""The bandwidth, as a fraction of the extent of all points, of the prior that gives terms their usual size."""
 
 CONTRADICTED, FAR_TOLERANCES = 0.03, 300.0
 """Exact blocks contradict each other if one is missed by more than the first as a fraction of its values. Zeros are
@@ -46,22 +50,22 @@ def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool =
     model
         The model.
     tolerance
-        The tolerance, as a fraction of the prior standard deviation of the operator.
+        The tolerance, as a fraction of the usual size of the terms of the operator.
     renew
         Whether to replace the tolerances of blocks that have one.
     """
     todo = [i for i, block in enumerate(model.blocks) if model.is_exact(i) and (renew or not block.exact)]
     if not todo:
         return model
-    scale, blocks = _scale(model), list(model.blocks)
+    kernel, blocks = _usual_kernel(model), list(model.blocks)
+    scale = _scale(model, kernel)
     for i in todo:
-        own = tolerance if blocks[i].zero else SOURCE_FACTOR * tolerance
-        if blocks[i].is_curved:
-            own = max(tolerance, NONLINEAR_TOLERANCE)
-        deviations = own * _deviations(model, blocks[i], scale)
-        if model.eta > scale:
-            deviations = np.maximum(deviations, LEAST_TOLERANCE * _deviations(model, blocks[i], float(model.eta)))
-        blocks[i] = blocks[i].within(deviations)
+        block, own = blocks[i], tolerance if blocks[i].zero else SOURCE_FACTOR * tolerance
+        if block.is_curved:
+            blocks[i] = block.within(max(tolerance, NONLINEAR_TOLERANCE) * _deviations(kernel, block, scale))
+            continue
+        rounding = LEAST_TOLERANCE * _deviations(model.kernel, block, float(model.eta))
+        blocks[i] = block.within(np.maximum(own * _deviations(kernel, block, scale), rounding))
     return model.replace(physics=blocks[len(model.data) :])
 
 
@@ -124,20 +128,34 @@ def contradiction(system: System) -> str:
     return listed(missed) if unsatisfied else ""
 
 
-def _scale(model: Model) -> float:
-    """Return the squared size of the unknown: the mean square of its observed values, or η if there are none."""
+def _usual_kernel(model: Model) -> Kernel:
+    """Return a kernel under which the unknown varies a few times across the points of a model.
+
+    The terms of an equation have their usual size under it, whatever the hyperparameters: a tolerance relative to the
+    model's own prior would let a search loosen an equation by a shorter kernel or a larger η.
+    """
+    points = np.concatenate([block.points for block in model.blocks])
+    extent = np.ptp(points, axis=0)
+    return RBF(USUAL_BANDWIDTH * np.where(extent > 0, extent, 1.0))
+
+
+def _scale(model: Model, kernel: Kernel) -> float:
+    """Return the squared size of the unknown: by its observed values, or else by sources, or else η."""
     direct = [mean_square(block) for block in model.blocks if not block.is_functional and str(block.operator) == "Id"]
-    return max(direct, default=0.0) or float(model.eta)
+    if any(direct):
+        return max(direct)
+    sizes = [operator_size(kernel, block) for block in model.blocks if block.values.any()]
+    return max((size.scale() for size in sizes), default=0.0) or float(model.eta)
 
 
-def _deviations(model: Model, block: Observation, scale: float) -> Float[np.ndarray, " n"]:
-    """Return the size of each value of a block: the prior standard deviation of its terms, or its values."""
+def _deviations(kernel: Kernel, block: Observation, scale: float) -> Float[np.ndarray, " n"]:
+    """Return the size of each value of a block: the standard deviation of its terms under a prior, or its values."""
     if isinstance(block.operator, Nonlinear):
-        squares = np.full(block.size, operator_size(model.kernel, block).size(scale))
+        squares = np.full(block.size, operator_size(kernel, block).size(scale))
     else:
         # The variances of the terms, not of their sum: under a kernel that nearly obeys the equation the terms cancel,
         # and the rounding error of the sum is that of the terms.
-        squares = scale * term_variances(model.kernel, block)
+        squares = scale * term_variances(kernel, block)
         if block.matrix is not None:
             squares = (np.abs(block.matrix) @ np.sqrt(squares)) ** 2
     squares = np.maximum(squares, mean_square(block))
