@@ -43,6 +43,9 @@ that was not followed is nearer to the starts: loose equations favour long kerne
 LOOSE_NATS = 0.1
 """A descent that another one follows has converged when a step gains less than this, in nats."""
 
+MISSED_FIT = 10.0
+"""The fit above which curved exact equations count as missed. It is about one where they hold."""
+
 MAX_REFINEMENTS = 4
 """How often nodes are refined."""
 
@@ -55,6 +58,11 @@ def _bends(model: Model) -> bool:
     """Whether the solution misses exact equations: given a source, a small prior scale costs the data nothing."""
     exact = any(model.is_exact(i) for i in range(len(model.blocks)))
     return exact and bool(contradiction(systems_of(model, Score(), explain=False).whole))
+
+
+def _has_curved(model: Model) -> bool:
+    """Whether a nonlinear equation is exact."""
+    return any(model.is_exact(i) and block.is_curved for i, block in enumerate(model.blocks))
 
 
 def is_contestable(model: Model, score: Score) -> bool:
@@ -222,7 +230,7 @@ class Steps:
         ends where a length would be shorter on finer nodes, and goes on there, from the best start alone.
         """
         model = self.prepared(model, tolerance)
-        curved = any(model.is_exact(i) and block.is_curved for i, block in enumerate(model.blocks))
+        curved = _has_curved(model)
         found, stops = None, curved and self.options.refine
         while True:
             try:
@@ -350,15 +358,13 @@ class Steps:
                 self.evaluations += objective.evaluations
 
     def rank(self, model: Model, descent: Descent) -> tuple[int, float]:
-        """Return a key that sorts descents: by their scores, but those whose equations are missed come last.
+        """Return a key that sorts descents: by their scores, but those that miss curved exact equations come last.
 
-        If finer nodes may mend that, they come before those whose equations cannot hold, whatever they gain otherwise.
+        Among them, those that finer nodes may mend come first, whatever the others gain by giving the equations up.
         """
         assert descent.best is not None
         pile = descent.best[1]
-        given = [i for i in self.score.given_blocks(model) if model.is_nonlinear and model.is_exact(i)]
-        squares = pile.size * sum(pile.shares[model.labels[i]] for i in given)
-        missed = squares > sum(model.blocks[i].size for i in given)
+        missed = _has_curved(model) and pile.fit > MISSED_FIT
         return missed * (1 if descent.status == "hindered" else 2), pile.value
 
     def with_curvature(self, found: Found) -> Found:
