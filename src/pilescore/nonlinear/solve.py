@@ -282,7 +282,8 @@ class _Attempts:
             limit = budget if factor == 1.0 else min(budget, PASSING_EVALUATIONS)
             iteration = GaussNewton(loosened, tolerance, limit, self.explain, newton_step, self.update)
             try:
-                estimate = _minimum(iteration, start, levels)
+                # Only the last one has to be a minimum.
+                estimate = (_minimum if factor == 1.0 else GaussNewton.run)(iteration, start, levels)
             except (InputError, NotPositiveDefiniteError) as error:
                 self.failure = self.failure or error
                 return error

@@ -92,6 +92,11 @@ class Resolution:
     finer: Model | None = dataclasses.field(default=None, repr=False)
     """The model on finer nodes; None if they cannot be refined, or only for a check."""
 
+    def if_missed(self, fit: float) -> Resolution:
+        """Return the same for a model whose exact equations do not hold even at the nodes, given its fit."""
+        text = f"the nonlinear equations do not hold on the nodes that can be afforded (fit {fit:.2g}, not 1); {self.text}"
+        return dataclasses.replace(self, resolved=False, text=text)
+
 
 def node_gaps(model: Model) -> Float[np.ndarray, " d"]:
     """Return the largest distance between nodes of exact blocks along each axis; zero on axes without nodes."""

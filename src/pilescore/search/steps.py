@@ -65,6 +65,11 @@ def _has_curved(model: Model) -> bool:
     return any(model.is_exact(i) and block.is_curved for i, block in enumerate(model.blocks))
 
 
+def _is_missed(model: Model, pile: Pile) -> bool:
+    """Whether nonlinear exact equations do not hold: the score is then dominated by their residuals."""
+    return _has_curved(model) and pile.fit > MISSED_FIT
+
+
 def is_contestable(model: Model, score: Score) -> bool:
     """Whether the default score differs from that of the data given all physics."""
     return bool(model.data) and len(score.given_blocks(model)) < len(model.physics)
@@ -164,6 +169,8 @@ class Steps:
                     return given
                 rival = None
             resolution = check_resolution(found.model, at_floor=self.at_floor(found))
+            if _is_missed(found.model, found.pile):
+                return dataclasses.replace(found, resolution=resolution.if_missed(found.pile.fit))
             found = dataclasses.replace(found, resolution=resolution)
             if resolution.resolved or resolution.finer is None or not self.options.refine:
                 break
@@ -213,12 +220,12 @@ class Steps:
         # A model that has tolerances comes from an earlier search, whose end is its start.
         if any(model.is_exact(i) and not block.exact for i, block in enumerate(model.blocks)):
             found = self.begun(model, starts)
-            if found.interrupted:
+            if found.interrupted or _is_missed(found.model, found.pile):  # no tolerance and no digit will mend that
                 return found
             model, starts, descents = found.model, 1, found.descents
         try:
             found = self.unhindered(model, starts, TOLERANCES[-1], loose=False)
-        except PilescoreError:  # rounding does not allow a tighter tolerance
+        except PilescoreError:  # rounding does not allow tighter tolerances
             found = self.descend(with_tolerances(model, TOLERANCES[0], renew=True), starts)
         return dataclasses.replace(found, descents=descents or found.descents)
 
@@ -245,6 +252,8 @@ class Steps:
             asked = search_space(found.objective.space.model, self.over, self.ties)
             least = dict(zip(asked.names, asked.low.tolist(), strict=True))
             finer = with_shorter(found.model, {name: least[name] for name in found.best.hindered})
+            if finer is None and _is_missed(found.model, found.pile):
+                return found  # other hyperparameters only adapt to what these nodes miss
             stops = finer is not None
             model, starts = with_tolerances(finer or found.model, tolerance, renew=True), 1
 
@@ -364,8 +373,7 @@ class Steps:
         """
         assert descent.best is not None
         pile = descent.best[1]
-        missed = _has_curved(model) and pile.fit > MISSED_FIT
-        return missed * (1 if descent.status == "hindered" else 2), pile.value
+        return _is_missed(model, pile) * (1 if descent.status == "hindered" else 2), pile.value
 
     def with_curvature(self, found: Found) -> Found:
         """Return a minimum with the curvature there, unless the search was interrupted or does without."""

@@ -1,0 +1,131 @@
+"""Searches with nonlinear exact equations whose first nodes are too coarse for the solution."""
+
+import dataclasses
+import types
+
+import numpy as np
+import pytest
+from scipy.integrate import solve_bvp
+
+import pilescore as ps
+from pilescore.problems.kernel_search import selection_warnings
+from pilescore.search import resolution
+from pilescore.search.resolution import check_resolution, node_grids, with_shorter
+from pilescore.search.steps import MISSED_FIT, Steps
+
+LINE = ps.Box(x=(0, 1))
+(DX,) = ps.partials(LINE)
+LAYER = 3e-3
+OVER = {"kernel.bandwidth": (0.01, 10.0), "eta": (1e-3, 1e3)}
+
+
+def layers(count: int, length: float = 0.5) -> ps.Model:
+    """`ε u″ = u + u³` with `u = 1` at both ends: layers of width about `√ε`."""
+    equation = ps.Nonlinear(lambda p, u, u_xx: LAYER * u_xx - u - u**3, of=(ps.identity, DX**2))
+    return ps.Model(
+        ps.RBF(length),
+        physics=[
+            ps.impose(equation, 0.0, on=LINE.interior(ps.GaussLegendre(count))),
+            ps.dirichlet(1.0, on=LINE.boundary(ps.GaussLegendre(1))),
+        ],
+    )
+
+
+def truth(x: np.ndarray) -> np.ndarray:
+    mesh = np.linspace(0, 1, 400)
+    start = np.stack([np.exp(-mesh / 0.05), np.zeros(400)])
+    solved = solve_bvp(
+        lambda x, y: np.stack([y[1], (y[0] + y[0] ** 3) / LAYER]),
+        lambda a, b: np.array([a[0] - 1, b[0] - 1]),
+        mesh,
+        start,
+        tol=1e-8,
+    )
+    return np.asarray(solved.sol(x)[0])
+
+
+def test_a_search_goes_on_where_nodes_do_not_hinder_it() -> None:
+    best = ps.minimize(layers(8), OVER, starts=2, search=ps.SearchOptions(curvature=False))
+    assert "hindered" in {descent.status for descent in best.descents}
+    assert "shorter on finer nodes" in next(d.reason for d in best.descents if d.status == "hindered")
+    assert best.status == "converged"
+    assert best.resolution is not None
+    assert best.resolution.resolved
+    assert best.resolution.nodes["physics.0"] > 8
+    x = np.linspace(0, 1, 101)
+    assert np.abs(ps.posterior(best.solution.model).mean(x) - truth(x)).max() < 1e-2
+    # The tolerances are those of the chosen hyperparameters, and the score belongs to them.
+    again = ps.pile(best.model.replace(physics=best.model.physics), best.score)
+    assert again.value == pytest.approx(best.pile.value, abs=1e-4)
+
+
+def test_equations_that_the_nodes_cannot_satisfy_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolution, "MOST_ROWS", 12)
+    with pytest.warns(ps.errors.UnresolvedWarning, match="too few|cannot be refined|do not hold"):
+        best = ps.minimize(layers(8), OVER, search=ps.SearchOptions(curvature=False))
+    assert best.model.size <= 12
+    assert best.resolution is not None
+    assert not best.resolution.resolved
+
+
+def test_only_axes_that_a_shorter_length_needs_are_refined() -> None:
+    square = ps.Box(t=(0, 1), x=(0, 1))
+    dt, dx = ps.partials(square)
+    equation = ps.Nonlinear(lambda p, u, u_t, u_x: u_t + u * u_x, of=(ps.identity, dt, dx))
+    model = ps.Model(ps.RBF([0.3, 0.3]), physics=ps.impose(equation, 0.0, on=square.interior(ps.GaussLegendre(8))))
+    least = float(1.5 * resolution.node_gaps(model)[1])
+    model = model.replace({"kernel.bandwidth": [least, least]})
+    shorter = with_shorter(model, {"kernel.bandwidth[1]": 0.0})
+    assert shorter is not None
+    first, second = node_grids(shorter)["physics.0"]
+    assert first == 8 < second
+    np.testing.assert_allclose(shorter.parameters["kernel.bandwidth"], [least, least / 1.5])
+    bounded = with_shorter(model, {"kernel.bandwidth[1]": 0.9 * least})
+    assert bounded is not None
+    np.testing.assert_allclose(bounded.parameters["kernel.bandwidth"], [least, 0.9 * least])
+
+
+def test_values_at_nonlinear_nodes_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = layers(8, 0.28)
+    least = {"kernel.bandwidth": 0.0}
+    assert with_shorter(model, least) is not None
+    monkeypatch.setattr(resolution, "MOST_VALUES", 18)  # one value enters nonlinearly, and Λ: 2·8 + 2
+    assert with_shorter(model, least) is None
+
+
+def test_a_result_is_checked_on_more_nodes_than_a_search_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = layers(20, 0.3)
+    monkeypatch.setattr(resolution, "MOST_ROWS", 22)
+    found = check_resolution(model)
+    assert found.finer is None
+    assert np.isfinite(found.moved)
+    assert not found.resolved
+
+
+def test_missed_equations_that_finer_nodes_may_mend_go_first() -> None:
+    steps = Steps({}, None, ps.Score(), ps.SearchOptions(), ps.RunOptions())
+    model, pile = layers(8), ps.pile(ps.Model(ps.RBF(0.5), data=ps.observe(ps.identity, [1.0], at=[0.0])))
+
+    def rank(value: float, fit: float, status: str) -> tuple[int, float]:
+        best = (np.zeros(1), dataclasses.replace(pile, value=value, fit=fit))
+        return steps.rank(model, types.SimpleNamespace(best=best, status=status))  # type: ignore[arg-type]
+
+    holds, mended, hopeless = (
+        rank(100.0, 1.0, "converged"),
+        rank(60.0, 2 * MISSED_FIT, "hindered"),
+        rank(50.0, 2 * MISSED_FIT, "converged"),
+    )
+    assert holds < mended < hopeless
+
+
+def test_starts_that_nodes_have_ended_are_not_compared() -> None:
+    def result(status: str) -> types.SimpleNamespace:
+        descents = [types.SimpleNamespace(pile=value, status=status) for value in (0.0, 50.0)]
+        row = types.SimpleNamespace(size=10)
+        return types.SimpleNamespace(
+            resolved=True, status="converged", row=row, descents=descents, at_bounds={}, standard_errors={}
+        )
+
+    problem = types.SimpleNamespace(inferred=())
+    assert any("only one of 2 starts" in text for text in selection_warnings(problem, result("converged")))
+    assert not list(selection_warnings(problem, result("hindered")))
