@@ -1,7 +1,7 @@
 """Searches with nonlinear exact equations whose first nodes are too coarse for the solution."""
 
 import dataclasses
-import types
+import pathlib
 
 import numpy as np
 import pytest
@@ -9,13 +9,22 @@ from scipy.integrate import solve_bvp
 
 import pilescore as ps
 from pilescore.problems.kernel_search import selection_warnings
-from pilescore.search import resolution
+from pilescore.problems.summary import DescentSummary, KernelResult, KernelScore
+from pilescore.search import resolution, search_space
+from pilescore.search.descent import Descent
+from pilescore.search.objective import Objective
 from pilescore.search.resolution import check_resolution, node_grids, with_shorter
 from pilescore.search.steps import MISSED_FIT, Steps
 
 LINE = ps.Box(x=(0, 1))
 (DX,) = ps.partials(LINE)
 LAYER = 3e-3
+ROD = """
+domain = { x = [0, 1] }
+condition = { type = "dirichlet", face = "all", value = 0 }
+equation = { equation = "dxx(u) = -1", nodes = 8, noise = 0.1 }
+kernel = { type = "rbf", bandwidth = { unknown = [0.3, 3] } }
+"""
 OVER = {"kernel.bandwidth": (0.01, 10.0), "eta": (1e-3, 1e3)}
 
 
@@ -26,7 +35,7 @@ def layers(count: int, length: float = 0.5) -> ps.Model:
         ps.RBF(length),
         physics=[
             ps.impose(equation, 0.0, on=LINE.interior(ps.GaussLegendre(count))),
-            ps.dirichlet(1.0, on=LINE.boundary(ps.GaussLegendre(1))),
+            *(ps.dirichlet(1.0, on=LINE.face(x=end)(ps.GaussLegendre(1))) for end in (0, 1)),
         ],
     )
 
@@ -61,7 +70,7 @@ def test_a_search_goes_on_where_nodes_do_not_hinder_it() -> None:
 
 def test_equations_that_the_nodes_cannot_satisfy_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolution, "MOST_ROWS", 12)
-    with pytest.warns(ps.errors.UnresolvedWarning, match="too few|cannot be refined|do not hold"):
+    with pytest.warns(ps.errors.UnresolvedWarning, match="cannot be afforded"):
         best = ps.minimize(layers(8), OVER, search=ps.SearchOptions(curvature=False))
     assert best.model.size <= 12
     assert best.resolution is not None
@@ -106,9 +115,12 @@ def test_missed_equations_that_finer_nodes_may_mend_go_first() -> None:
     steps = Steps({}, None, ps.Score(), ps.SearchOptions(), ps.RunOptions())
     model, pile = layers(8), ps.pile(ps.Model(ps.RBF(0.5), data=ps.observe(ps.identity, [1.0], at=[0.0])))
 
+    objective = Objective(search_space(model, OVER), ps.Score(), ps.SearchOptions())
+
     def rank(value: float, fit: float, status: str) -> tuple[int, float]:
-        best = (np.zeros(1), dataclasses.replace(pile, value=value, fit=fit))
-        return steps.rank(model, types.SimpleNamespace(best=best, status=status))  # type: ignore[arg-type]
+        descent = Descent(objective, np.zeros(2))
+        descent.best, descent.status = (np.zeros(2), dataclasses.replace(pile, value=value, fit=fit)), status
+        return steps.rank(model, descent)
 
     holds, mended, hopeless = (
         rank(100.0, 1.0, "converged"),
@@ -118,14 +130,13 @@ def test_missed_equations_that_finer_nodes_may_mend_go_first() -> None:
     assert holds < mended < hopeless
 
 
-def test_starts_that_nodes_have_ended_are_not_compared() -> None:
-    def result(status: str) -> types.SimpleNamespace:
-        descents = [types.SimpleNamespace(pile=value, status=status) for value in (0.0, 50.0)]
-        row = types.SimpleNamespace(size=10)
-        return types.SimpleNamespace(
-            resolved=True, status="converged", row=row, descents=descents, at_bounds={}, standard_errors={}
-        )
-
-    problem = types.SimpleNamespace(inferred=())
-    assert any("only one of 2 starts" in text for text in selection_warnings(problem, result("converged")))
-    assert not list(selection_warnings(problem, result("hindered")))
+def test_starts_that_nodes_have_ended_are_not_compared(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "rod.toml"
+    path.write_text(ROD)
+    problem = ps.load_problem(path)
+    for status, count in (("converged", 1), ("hindered", 0)):
+        ends = [{"start": {}, "end": {}, "pile": pile, "evaluations": 1, "status": status} for pile in (0.0, 50.0)]
+        descents = [DescentSummary(**end, rejected=0, reason="") for end in ends]
+        row = KernelScore(**ps.search.failed_row("")).model_copy(update={"size": 10})
+        result = KernelResult(name="rbf", row=row, descents=descents, status="converged")
+        assert len([text for text in selection_warnings(problem, result) if "only one of 2 starts" in text]) == count

@@ -92,11 +92,6 @@ class Resolution:
     finer: Model | None = dataclasses.field(default=None, repr=False)
     """The model on finer nodes; None if they cannot be refined, or only for a check."""
 
-    def if_missed(self, fit: float) -> Resolution:
-        """Return the same for a model whose exact equations do not hold even at the nodes, given its fit."""
-        text = f"the nonlinear equations do not hold on the nodes that can be afforded (fit {fit:.2g}, not 1); {self.text}"
-        return dataclasses.replace(self, resolved=False, text=text)
-
 
 def node_gaps(model: Model) -> Float[np.ndarray, " d"]:
     """Return the largest distance between nodes of exact blocks along each axis; zero on axes without nodes."""
@@ -287,6 +282,8 @@ def with_shorter(model: Model, least: Mapping[str, float]) -> Model | None:
         The names of the lengths, or of entries of them, and the least values that they may have.
     """
     paths = named_paths(model)
+    # Such as two ends of an interval, which are far apart however long the kernel is.
+    coarse = {i for i, block in _exact(model).items() if _is_coarse(model, block)}
     for factor in (FINER, *LESS_FINER):
         values: dict[str, Float[np.ndarray, "..."]] = {}
         for name, low in least.items():
@@ -294,7 +291,8 @@ def with_shorter(model: Model, least: Mapping[str, float]) -> Model | None:
             now = values.setdefault(base, np.array(model.parameters[base], dtype=float))
             now[index] = max(now[index] / factor, low)
         shorter = fine_enough(model.replace(values))
-        if not any(_is_coarse(shorter, block) for block in _exact(shorter).values()):
+        others = {i: block for i, block in _exact(shorter).items() if i not in coarse}
+        if model.size < shorter.size and not any(_is_coarse(shorter, block) for block in others.values()):
             return shorter
     return None
 
@@ -448,6 +446,17 @@ def check_resolution(model: Model, at_floor: Sequence[str] = ()) -> Resolution:
     return Resolution(
         exact, nats, moved, False, f"the nodes of exact equations are too few ({counts}): {moves}{short}", finer
     )
+
+
+def missed(model: Model, fit: float) -> Resolution:
+    """Return that nodes do not suffice because exact equations do not even hold at them, given the fit of the model."""
+    exact = {model.labels[i]: block.size for i, block in _exact(model).items()}
+    counts = listed([f"{size} of {label!r}" for label, size in exact.items()])
+    text = (
+        f"the nodes of exact equations are too few ({counts}): no kernel that they resolve satisfies the equations "
+        f"(the fit is {fit:.2g}, not about 1), and more nodes cannot be afforded"
+    )
+    return Resolution(exact, np.nan, np.nan, False, text)
 
 
 def _outcome(model: Model, probed: Model) -> tuple[float, np.ndarray, np.ndarray]:

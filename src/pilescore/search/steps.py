@@ -19,7 +19,7 @@ from ..solvers import TIGHTEST, contradiction, with_tolerances
 from .descent import Curvature, Descent, find_curvature, run_descents
 from .objective import EvaluationLog, Objective
 from .options import RunOptions, SearchOptions, describe_saving
-from .resolution import Resolution, check_resolution, fine_enough, floored, with_shorter
+from .resolution import Resolution, check_resolution, fine_enough, floored, missed, with_shorter
 from .space import SearchSpace, Side, Ties, bounds_reached, search_space
 
 AT_BOUND = 1e-6
@@ -153,7 +153,8 @@ class Steps:
         if not exact:
             return self.with_curvature(self.descend(model, starts))
         found = self.refined(model, starts, contested=contested)
-        return found if found.curvature is not None else self.with_curvature(found)
+        done = found.curvature is not None or _is_missed(found.model, found.pile)  # no minimum, so no curvature
+        return found if done else self.with_curvature(found)
 
     def refined(self, model: Model, starts: Starts, *, contested: bool) -> Found:
         """Return the minimum with exact equations on enough nodes, without its curvature."""
@@ -168,9 +169,9 @@ class Steps:
                 if given is not found:
                     return given
                 rival = None
-            resolution = check_resolution(found.model, at_floor=self.at_floor(found))
             if _is_missed(found.model, found.pile):
-                return dataclasses.replace(found, resolution=resolution.if_missed(found.pile.fit))
+                return dataclasses.replace(found, resolution=missed(found.model, found.pile.fit))
+            resolution = check_resolution(found.model, at_floor=self.at_floor(found))
             found = dataclasses.replace(found, resolution=resolution)
             if resolution.resolved or resolution.finer is None or not self.options.refine:
                 break
