@@ -69,7 +69,7 @@ class Minimum:
     descents: tuple[DescentResult, ...]
     """One for each start."""
     status: Status
-    """How the best descent ended: `converged`, `stalled`, `out of evaluations` or `interrupted`."""
+    """How the best descent ended: `converged`, `stalled`, `hindered`, `out of evaluations` or `interrupted`."""
     reason: str
     """The status in a sentence."""
     evaluations: int

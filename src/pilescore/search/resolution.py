@@ -330,7 +330,8 @@ def _is_coarse(model: Model, block: Observation) -> bool:
 def _refined(model: Model, times: float = 1.0) -> Model | None:
     """Return the model with finer nodes of exact blocks; None if none can be refined, or not in memory and time.
 
-    There may be more nodes than in a search by a factor. Axes on which nodes are more than twice as fine as the kernel needs stay as they are.
+    There may be more nodes than in a search by a factor. Axes on which nodes are more than twice as fine as the kernel
+    needs stay as they are.
     """
     for factor in (FINER, *LESS_FINER):
         blocks: list[Observation] = list(model.physics)
