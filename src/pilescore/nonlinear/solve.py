@@ -63,9 +63,12 @@ of its terms."""
 MAX_EVALUATIONS = 100
 """The default limit of linearisations for each start."""
 
-WARM_EVALUATIONS, FRESH_EVALUATIONS = 15, 100
+WARM_EVALUATIONS, FRESH_EVALUATIONS = 30, 100
 """The limit of linearisations for a warm start within a search, and for the fresh start that replaces it. A search that
 cannot solve a model takes a shorter step, which costs less."""
+
+PASSING_EVALUATIONS = 30
+"""The limit at each looser tolerance: the solution there only has to lead near the next one."""
 
 Start: TypeAlias = "float | int | Callable[[Any], Any] | Solution"
 
@@ -276,9 +279,11 @@ class _Attempts:
         for factor in (*LOOSER, 1.0) if self.is_curved_and_exact else (1.0,):
             loosened = _loosened(self.functionals, factor)
             tolerance = self.tolerance if factor == 1.0 else LOOSE_DECREMENT
-            iteration = GaussNewton(loosened, tolerance, budget, self.explain, newton_step, self.update)
+            limit = budget if factor == 1.0 else min(budget, PASSING_EVALUATIONS)
+            iteration = GaussNewton(loosened, tolerance, limit, self.explain, newton_step, self.update)
             try:
-                estimate = _minimum(iteration, start, levels)
+                # Only the last one has to be a minimum.
+                estimate = (_minimum if factor == 1.0 else GaussNewton.run)(iteration, start, levels)
             except (InputError, NotPositiveDefiniteError) as error:
                 self.failure = self.failure or error
                 return error

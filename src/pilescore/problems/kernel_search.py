@@ -297,7 +297,9 @@ def selection_warnings(
                 "uncertainty"
             )
     size = result.row.size or 0
-    ends = [0.5 * size * descent.pile for descent in result.descents]
+    # Descents that coarse nodes have ended did not reach a minimum to compare.
+    hindered = any(descent.status == "hindered" for descent in result.descents)
+    ends = [] if hindered else [0.5 * size * descent.pile for descent in result.descents]
     behind = [end - min(ends) for end in ends if math.isfinite(end) and end - min(ends) > SAME_MINIMUM_NATS]
     if len(ends) > 1 and len(behind) >= len(ends) - 1:
         shown = ", ".join(f"{gap:.3g}" for gap in sorted(behind))

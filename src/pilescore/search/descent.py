@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import minimize as scipy_minimize
 
-from ..errors import PilescoreError
+from ..errors import PilescoreError, listed
 from ..inference import Pile, Score, WarmStart, systems_of
 from ..parallel import ONE_BLAS_THREAD, cores, threads
 from .objective import DescentStart, Evaluated, Objective, SearchStoppedError
@@ -38,7 +38,17 @@ PARALLEL_SIZES = range(500, 4000)
 """Numbers of observations for which starts run in parallel, with one BLAS thread each. Below, Python takes most of the
 time, and threads cannot share it; above, LAPACK uses all cores by itself."""
 
-Status = Literal["converged", "stalled", "out of evaluations", "interrupted", "failed"]
+AT_NODES = 1e-6
+"""The distance, in coordinates, to the least length that nodes resolve at which a length counts as this short."""
+
+MOST_IN_VAIN = 5
+"""How many trial points in a row may fail in a descent that another one follows. The step is then a thousandth."""
+
+HINDERED_NATS = 1.0
+"""Nodes hinder a descent if a length at the least that they resolve promises more than this, in nats, when it is
+shortened by a factor of e."""
+
+Status = Literal["converged", "stalled", "hindered", "out of evaluations", "interrupted", "failed"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,7 +84,8 @@ class DescentResult:
     rejected: int
     """The number of trial points that could not be scored; the step was shortened there."""
     status: Status
-    """`converged`; `stalled`: no step goes down; `out of evaluations`; `interrupted`; or `failed`."""
+    """`converged`; `stalled`: no step goes down; `hindered`: shorter lengths need finer nodes, on which the search went
+    on from the best descent; `out of evaluations`; `interrupted`; or `failed`."""
     reason: str
     """The status in a sentence."""
 
@@ -129,10 +140,12 @@ class Descent:
         self.best: tuple[Float[np.ndarray, " p"], Pile] | None = None
         self.path: list[tuple[Float[np.ndarray, " p"], float]] = []
         self.evaluations = 0
-        self.rejected = 0
+        self.rejected = self.in_vain = 0
         self.status: Status = "interrupted"
         self.reason = "interrupted"
         self.failure: PilescoreError | None = None
+        self.hindered: tuple[str, ...] = ()
+        """The lengths that would be shorter on finer nodes, if that ended the descent."""
         self.first = self.scale = 0.0
         self.trial = self.last = (start, 0.0, start)
         """The last point tried and the last point accepted: coordinates, `φ` and its gradient."""
@@ -151,6 +164,8 @@ class Descent:
             self._fail(failure)
             return
         self.path.append((self.start, pile.value))
+        if self._is_hindered(self.start, gradient):
+            return
         bounds = space.bounds
         low, high = np.array(bounds).T
         # Coordinates at a bound that the gradient points out of do not move: they must not set the first step.
@@ -165,9 +180,10 @@ class Descent:
             return at_start.pop(u.tobytes()) if u.tobytes() in at_start else self._function(u)
 
         # Near the minimum the decrease is quadratic in the slope, so the two tolerances stop at about the same point.
-        slope = 0.1 * math.sqrt(objective.tolerance)
+        tolerance = max(objective.tolerance, 2.0 * objective.nats / pile.size)
+        slope = 0.1 * math.sqrt(tolerance)
         options: Any = {
-            "ftol": objective.tolerance * self.scale,
+            "ftol": tolerance * self.scale,
             "gtol": slope * self.scale,
             "maxfun": 10 * objective.budget,  # the budget is counted in _evaluate
             "maxiter": 10 * objective.budget,
@@ -183,7 +199,7 @@ class Descent:
                 options=options,
             )
         except SearchStoppedError:
-            if not objective.halted.is_set():
+            if self.status == "interrupted" and not objective.halted.is_set():
                 self.status, self.reason = "out of evaluations", f"{objective.budget} evaluations are used up"
             return
         if not end.success:
@@ -195,7 +211,7 @@ class Descent:
         elif "GRADIENT" in end.message:
             self.status, self.reason = "converged", f"no slope exceeds {slope:.1e}"
         else:
-            self.status, self.reason = "converged", f"the last step lowered PILE by less than {objective.tolerance:.1e}"
+            self.status, self.reason = "converged", f"the last step lowered PILE by less than {tolerance:.1e}"
 
     def settle(self, curvature: Curvature) -> None:
         """Count a descent that rounding has stopped as converged if slopes and curvature promise next to nothing."""
@@ -236,6 +252,10 @@ class Descent:
             pile, gradient = self._evaluate(u)
         except PilescoreError:
             self.rejected += 1
+            self.in_vain += 1
+            if self.objective.nats and self.in_vain >= MOST_IN_VAIN:
+                self.status, self.reason = "stalled", f"{self.in_vain} trial points in a row could not be scored"
+                raise SearchStoppedError from None
             return self._wall(u)
         self.trial = (u.copy(), self.scale * (pile.value - self.first), self.scale * gradient)
         return self.trial[1:]
@@ -257,6 +277,27 @@ class Descent:
         if np.array_equal(u, self.trial[0]):
             self.last = self.trial
         self.path.append((u, self.first + float(intermediate_result.fun) / self.scale))
+        self.in_vain = 0
+        if self.objective.nats and self.best is not None and len(self.path) > 1:
+            gained = self.path[-2][1] - self.path[-1][1]
+            if gained < self.best[1].rounding:
+                self.status, self.reason = "stalled", f"the last step lowered PILE by {gained:.1e}, less than rounding"
+                raise SearchStoppedError
+        if np.array_equal(u, self.last[0]) and self._is_hindered(u, self.last[2] / self.scale):
+            raise SearchStoppedError
+
+    def _is_hindered(self, u: Float[np.ndarray, " p"], gradient: Float[np.ndarray, " p"]) -> bool:
+        """Whether a length at the least that the nodes resolve would be shorter; it sets the status if so."""
+        objective = self.objective
+        if not objective.least_by_nodes or self.best is None:
+            return False
+        low = np.array(objective.space.bounds)[:, 0]
+        promised = np.where(u <= low + AT_NODES, 0.5 * self.best[1].size * gradient, 0.0)
+        pairs = zip(objective.space.names, promised, strict=True)
+        self.hindered = tuple(n for n, nats in pairs if n in objective.least_by_nodes and nats > HINDERED_NATS)
+        if self.hindered:
+            self.status, self.reason = "hindered", f"{listed(list(self.hindered))} would be shorter on finer nodes"
+        return bool(self.hindered)
 
     def result(self) -> DescentResult:
         """Return the result that users see."""

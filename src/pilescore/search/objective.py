@@ -93,6 +93,10 @@ class Objective:
         self.score = score
         self.tolerance = float(options.tolerance)
         self.budget = options.max_evaluations
+        self.nats = 0.0
+        """The gain of a step, in nats, below which a descent has converged, if that is more than the tolerance."""
+        self.least_by_nodes: frozenset[str] = frozenset()
+        """Lengths whose lower bound is set by nodes that can be refined: a descent ends where they would be shorter."""
         self.halted = threading.Event()
         self.lock = threading.Lock()
         self.evaluations = 0

@@ -40,8 +40,13 @@ FINER = 1.5
 OVERSAMPLED = 0.5
 """Axes are not refined on which nodes are closer than this fraction of what the kernel needs."""
 
-MOST_ROWS = 2500
-"""The largest number of rows that nodes are refined to: observations and, at nonlinear ones, the values that enter."""
+MOST_ROWS, MOST_VALUES = 2500, 5000
+"""The largest numbers of observations, and of values that enter them, that nodes are refined to. The covariance of the
+observations is factored; that of the values, several at each node of a nonlinear equation, is only stored and
+multiplied by vectors."""
+
+MOST_CHECKED = 1.5
+"""How many times as many the nodes may be on which a result is only checked."""
 
 LESS_FINER = (1.4, 1.3, 1.2)
 """What is tried instead if `FINER` cannot be afforded."""
@@ -85,7 +90,7 @@ class Resolution:
     text: str
     """The outcome in a sentence."""
     finer: Model | None = dataclasses.field(default=None, repr=False)
-    """The model on finer nodes; None if they cannot be refined."""
+    """The model on finer nodes; None if they cannot be refined, or only for a check."""
 
 
 def node_gaps(model: Model) -> Float[np.ndarray, " d"]:
@@ -242,17 +247,54 @@ def fine_enough(model: Model) -> Model:
     while wanted:
         blocks = list(model.blocks)
         for i in sorted(wanted, key=lambda i: blocks[i].size):  # where nodes are cheapest first
-            finer = blocks[i].refined(_finer(model, blocks[i], 1.0, FINER))
-            if finer is None or not model.blocks[i].size < finer.size:
-                wanted.remove(i)
-                continue
-            if _rows(model) - _rows_of(model.blocks[i]) + _rows_of(finer) > MOST_ROWS:
+            finer = _affordable(model, i)
+            if finer is None:
                 wanted.remove(i)
                 continue
             blocks[i] = finer
             model = model.replace(physics=blocks[len(model.data) :])
         wanted = {i for i in wanted if _is_coarse(model, model.blocks[i])}
     return model
+
+
+def _affordable(model: Model, i: int) -> Observation | None:
+    """Return a block with finer nodes on the axes on which they are too coarse; None if they cannot be afforded."""
+    block = model.blocks[i]
+    for factor in (FINER, *LESS_FINER):
+        finer = block.refined(_finer(model, block, 1.0, factor))
+        if finer is not None and block.size < finer.size:
+            blocks = [*model.blocks[:i], finer, *model.blocks[i + 1 :]]
+            if _fits(model.replace(physics=blocks[len(model.data) :])):
+                return finer
+    return None
+
+
+def with_shorter(model: Model, least: Mapping[str, float]) -> Model | None:
+    """Return the model with some lengths shorter, on nodes that resolve them; None if these cannot be afforded.
+
+    Only axes are refined on which the shorter lengths need it.
+
+    Parameters
+    ----------
+    model
+        The model.
+    least
+        The names of the lengths, or of entries of them, and the least values that they may have.
+    """
+    paths = named_paths(model)
+    # Such as two ends of an interval, which are far apart however long the kernel is.
+    coarse = {i for i, block in _exact(model).items() if _is_coarse(model, block)}
+    for factor in (FINER, *LESS_FINER):
+        values: dict[str, Float[np.ndarray, "..."]] = {}
+        for name, low in least.items():
+            base, index = find(model, paths, name)
+            now = values.setdefault(base, np.array(model.parameters[base], dtype=float))
+            now[index] = max(now[index] / factor, low)
+        shorter = fine_enough(model.replace(values))
+        others = {i: block for i, block in _exact(shorter).items() if i not in coarse}
+        if model.size < shorter.size and not any(_is_coarse(shorter, block) for block in others.values()):
+            return shorter
+    return None
 
 
 def _grid(block: Observation) -> tuple[int, ...]:
@@ -285,10 +327,11 @@ def _is_coarse(model: Model, block: Observation) -> bool:
     return short or bool(FARTHEST_NODE * farthest > 1 + 1e-9)
 
 
-def _refined(model: Model) -> Model | None:
+def _refined(model: Model, times: float = 1.0) -> Model | None:
     """Return the model with finer nodes of exact blocks; None if none can be refined, or not in memory and time.
 
-    Axes on which nodes are more than twice as fine as the kernel needs stay as they are.
+    There may be more nodes than in a search by a factor. Axes on which nodes are more than twice as fine as the kernel
+    needs stay as they are.
     """
     for factor in (FINER, *LESS_FINER):
         blocks: list[Observation] = list(model.physics)
@@ -296,18 +339,18 @@ def _refined(model: Model) -> Model | None:
             if model.is_exact(len(model.data) + i):
                 blocks[i] = block.refined(_finer(model, block, OVERSAMPLED, factor)) or block
         finer = model.replace(physics=blocks)
-        if model.size < finer.size and _rows(finer) <= MOST_ROWS:
+        if model.size < finer.size and _fits(finer, times):
             return finer
     return None
 
 
-def _rows(model: Model) -> int:
-    """Return the number of rows whose covariance a score needs."""
-    return sum(map(_rows_of, model.blocks))
+def _fits(model: Model, times: float = 1.0) -> bool:
+    """Whether a model is small enough for a search, or not larger by more than a factor."""
+    return model.size <= times * MOST_ROWS and sum(map(_values_of, model.blocks)) <= times * MOST_VALUES
 
 
-def _rows_of(block: Observation) -> int:
-    """Return the number of rows of a block: of a nonlinear one, those of all values that it is a function of."""
+def _values_of(block: Observation) -> int:
+    """Return the number of values that the observations of a block are functions of."""
     if not isinstance(block.operator, Nonlinear):
         return block.size
     return block.size * (1 + len(block.operator.nonlinear_in(block.dimension)))
@@ -380,14 +423,15 @@ def check_resolution(model: Model, at_floor: Sequence[str] = ()) -> Resolution:
         if model.is_exact(i)
     }
     finer = _refined(model)
-    if finer is None:
+    checked = finer or _refined(model, MOST_CHECKED)
+    if checked is None:
         settled = not at_floor
         text = "the nodes of exact equations cannot be refined, so it is not known whether they suffice"
         if at_floor:
             text += f": {listed(list(at_floor))} would be shorter if they were finer"
         return Resolution(exact, np.nan, np.nan, settled, text)
     try:
-        before, after = (_outcome(each, model) for each in (model, with_tolerances(finer, TIGHTEST)))
+        before, after = (_outcome(each, model) for each in (model, with_tolerances(checked, TIGHTEST)))
     except PilescoreError as failure:
         return Resolution(exact, np.nan, np.nan, False, f"finer nodes of exact equations fail: {failure}")
     nats = after[0] - before[0]
@@ -403,6 +447,17 @@ def check_resolution(model: Model, at_floor: Sequence[str] = ()) -> Resolution:
     return Resolution(
         exact, nats, moved, False, f"the nodes of exact equations are too few ({counts}): {moves}{short}", finer
     )
+
+
+def missed(model: Model, fit: float) -> Resolution:
+    """Return that nodes do not suffice because exact equations do not even hold at them, given the fit of the model."""
+    exact = {model.labels[i]: block.size for i, block in _exact(model).items()}
+    counts = listed([f"{size} of {label!r}" for label, size in exact.items()])
+    text = (
+        f"the nodes of exact equations are too few ({counts}): no kernel that they resolve satisfies the equations "
+        f"(the fit is {fit:.2g}, not about 1), and more nodes cannot be afforded"
+    )
+    return Resolution(exact, np.nan, np.nan, False, text)
 
 
 def _outcome(model: Model, probed: Model) -> tuple[float, np.ndarray, np.ndarray]:

@@ -19,7 +19,7 @@ from ..solvers import TIGHTEST, contradiction, with_tolerances
 from .descent import Curvature, Descent, find_curvature, run_descents
 from .objective import EvaluationLog, Objective
 from .options import RunOptions, SearchOptions, describe_saving
-from .resolution import Resolution, check_resolution, fine_enough, floored
+from .resolution import Resolution, check_resolution, fine_enough, floored, missed, with_shorter
 from .space import SearchSpace, Side, Ties, bounds_reached, search_space
 
 AT_BOUND = 1e-6
@@ -40,6 +40,12 @@ FOLLOWED_NATS = 1.0
 """How much lower, in nats, a minimum that was followed has to be. Where both explain the data, the kernel of the one
 that was not followed is nearer to the starts: loose equations favour long kernels, which cost digits."""
 
+LOOSE_NATS = 0.1
+"""A descent that another one follows has converged when a step gains less than this, in nats."""
+
+MISSED_FIT = 10.0
+"""The fit above which curved exact equations count as missed. It is about one where they hold."""
+
 MAX_REFINEMENTS = 4
 """How often nodes are refined."""
 
@@ -52,6 +58,16 @@ def _bends(model: Model) -> bool:
     """Whether the solution misses exact equations: given a source, a small prior scale costs the data nothing."""
     exact = any(model.is_exact(i) for i in range(len(model.blocks)))
     return exact and bool(contradiction(systems_of(model, Score(), explain=False).whole))
+
+
+def _has_curved(model: Model) -> bool:
+    """Whether a nonlinear equation is exact."""
+    return any(model.is_exact(i) and block.is_curved for i, block in enumerate(model.blocks))
+
+
+def _is_missed(model: Model, pile: Pile) -> bool:
+    """Whether nonlinear exact equations do not hold: the score is then dominated by their residuals."""
+    return _has_curved(model) and pile.fit > MISSED_FIT
 
 
 def is_contestable(model: Model, score: Score) -> bool:
@@ -134,24 +150,33 @@ class Steps:
             Whether the score of the data given the physics is used instead if this one predicts the data worse.
         """
         exact = any(model.is_exact(i) for i in range(len(model.blocks)))
-        found = self.tightened(model, starts) if exact else self.descend(model, starts, last=True)
+        if not exact:
+            return self.with_curvature(self.descend(model, starts))
+        found = self.refined(model, starts, contested=contested)
+        done = found.curvature is not None or _is_missed(found.model, found.pile)  # no minimum, so no curvature
+        return found if done else self.with_curvature(found)
+
+    def refined(self, model: Model, starts: Starts, *, contested: bool) -> Found:
+        """Return the minimum with exact equations on enough nodes, without its curvature."""
+        found = self.tightened(model, starts)
         if found.interrupted:
             return found
         rival = self.rival(model, starts) if contested else None
-        for _ in range(MAX_REFINEMENTS if exact else 0):
+        for _ in range(MAX_REFINEMENTS):
             if rival is not None and self.loss(found, rival) > GUARD_NATS:
                 # Many nodes of a known source can outweigh the data: finer ones do not help.
                 given = self.guarded(found, rival)
                 if given is not found:
                     return given
                 rival = None
+            if _is_missed(found.model, found.pile):
+                return dataclasses.replace(found, resolution=missed(found.model, found.pile.fit))
             resolution = check_resolution(found.model, at_floor=self.at_floor(found))
             found = dataclasses.replace(found, resolution=resolution)
             if resolution.resolved or resolution.finer is None or not self.options.refine:
                 break
-            finer = with_tolerances(resolution.finer, TOLERANCES[-1], renew=True)
             try:
-                again = self.descend(finer, 1, last=True)
+                again = self.unhindered(resolution.finer, 1, TOLERANCES[-1], loose=False)
             except PilescoreError:  # rounding: the resolution says that the nodes are too few
                 break
             found = dataclasses.replace(again, descents=found.descents, resolution=resolution)
@@ -165,7 +190,7 @@ class Steps:
         if followed is not None and followed.interrupted:
             return followed
         try:
-            found = self.descend(self.prepared(model, TOLERANCES[0]), starts, last=False)
+            found = self.unhindered(model, starts, TOLERANCES[0], loose=True)
         except PilescoreError:
             if followed is None:
                 raise
@@ -182,7 +207,7 @@ class Steps:
             return None
         for tolerance in (*LOOSE, TOLERANCES[0]):
             try:
-                found = self.descend(self.prepared(model, tolerance), starts, last=False)
+                found = self.descend(self.prepared(model, tolerance), starts)
             except PilescoreError:
                 return None
             if found.interrupted:
@@ -196,15 +221,42 @@ class Steps:
         # A model that has tolerances comes from an earlier search, whose end is its start.
         if any(model.is_exact(i) and not block.exact for i, block in enumerate(model.blocks)):
             found = self.begun(model, starts)
-            if found.interrupted:
+            if found.interrupted or _is_missed(found.model, found.pile):  # no tolerance and no digit will mend that
                 return found
             model, starts, descents = found.model, 1, found.descents
         try:
-            found = self.descend(self.prepared(model, TOLERANCES[-1]), starts, last=True)
-        except PilescoreError:
-            # Rounding does not allow a tighter tolerance: the curvature is found at the looser one.
-            found = self.descend(with_tolerances(model, TOLERANCES[0], renew=True), starts, last=True)
+            found = self.unhindered(model, starts, TOLERANCES[-1], loose=False)
+        except PilescoreError:  # rounding does not allow tighter tolerances
+            found = self.descend(with_tolerances(model, TOLERANCES[0], renew=True), starts)
         return dataclasses.replace(found, descents=descents or found.descents)
+
+    def unhindered(self, model: Model, starts: Starts, tolerance: float, *, loose: bool) -> Found:
+        """Return the minimum on nodes that do not hinder it, as far as they can be afforded.
+
+        A curved equation whose solution the nodes cannot resolve is missed, and its misfit dominates the score. What
+        else a descent would choose on such nodes means nothing, and each score takes many linearisations. So a descent
+        ends where a length would be shorter on finer nodes, and goes on there, from the best start alone.
+        """
+        model = self.prepared(model, tolerance)
+        curved = _has_curved(model)
+        found, stops = None, curved and self.options.refine
+        while True:
+            try:
+                found = self.descend(model, starts, loose=loose and curved, stops=stops)
+            except PilescoreError:
+                if found is None or not stops:
+                    raise
+                model, stops = found.model, False  # not on the finer nodes: to the end on those before
+                continue
+            if found.interrupted or found.best.status != "hindered":
+                return found
+            asked = search_space(found.objective.space.model, self.over, self.ties)
+            least = dict(zip(asked.names, asked.low.tolist(), strict=True))
+            finer = with_shorter(found.model, {name: least[name] for name in found.best.hindered})
+            if finer is None and _is_missed(found.model, found.pile):
+                return found  # other hyperparameters only adapt to what these nodes miss
+            stops = finer is not None
+            model, starts = with_tolerances(finer or found.model, tolerance, renew=True), 1
 
     def prepared(self, model: Model, tolerance: float) -> Model:
         """Return the model with a tolerance for exact equations, and nodes that resolve its own lengths."""
@@ -248,7 +300,7 @@ class Steps:
         described = self.score.described(found.model)
         with self.given_physics():
             try:
-                nearby = self.descend(found.model, [found.values, rival.values], last=False)
+                nearby = self.descend(found.model, [found.values, rival.values])
                 lost = self.loss(found, nearby)
                 if nearby.interrupted:
                     return dataclasses.replace(found, interrupted=True)
@@ -270,8 +322,20 @@ class Steps:
         finally:
             self.score = mine
 
-    def descend(self, model: Model, starts: Starts, *, last: bool) -> Found:
-        """Return the minimum from all starts for one model; the last descent finds the curvature too."""
+    def descend(self, model: Model, starts: Starts, *, loose: bool = False, stops: bool = False) -> Found:
+        """Return the minimum from all starts for one model.
+
+        Parameters
+        ----------
+        model
+            The model.
+        starts
+            The starts, as in `minimize`.
+        loose
+            Whether another descent will go on from here, so that few digits do.
+        stops
+            Whether a descent ends where a length would be shorter on finer nodes.
+        """
         space = search_space(model, floored(model, self.over), self.ties)
         asked = search_space(model, self.over, self.ties)
         points = [
@@ -280,6 +344,11 @@ class Steps:
         ]
         objective = Objective(space, self.score, self.options)
         objective.update, objective.log = self.update, self.log
+        if stops:
+            raised = zip(space.names, asked.low, space.low, strict=True)
+            objective.least_by_nodes = frozenset(name for name, low, now in raised if now > low)
+        if loose:
+            objective.nats = LOOSE_NATS
         if self.log is not None:
             self.log.stage += 1
         with _workers(objective, self.run.client) as objective.workers:
@@ -293,20 +362,36 @@ class Steps:
                     raise type(descents[0].failure or PilescoreError())(
                         f"PILE could not be computed at any start. {text}"
                     )
-                best = min(succeeded, key=lambda descent: descent.best[1].value if descent.best else math.inf)
-                found = Found(objective, tuple(descents), best, interrupted, None)
-                if last and self.options.curvature and not interrupted:
-                    free = [name for name in space.names if name not in found.at_bounds]
-                    try:
-                        curvature = find_curvature(objective, found.u, free, found.pile.size, best.warm_start)
-                        found = dataclasses.replace(found, curvature=curvature)
-                        if curvature is not None:
-                            best.settle(curvature)
-                    except KeyboardInterrupt:
-                        found = dataclasses.replace(found, interrupted=True)
+                best = min(succeeded, key=lambda descent: self.rank(model, descent))
+                return Found(objective, tuple(descents), best, interrupted, None)
             finally:
                 self.evaluations += objective.evaluations
-        return found
+
+    def rank(self, model: Model, descent: Descent) -> tuple[int, float]:
+        """Return a key that sorts descents: by their scores, but those that miss curved exact equations come last.
+
+        Among them, those that finer nodes may mend come first, whatever the others gain by giving the equations up.
+        """
+        assert descent.best is not None
+        pile = descent.best[1]
+        return _is_missed(model, pile) * (1 if descent.status == "hindered" else 2), pile.value
+
+    def with_curvature(self, found: Found) -> Found:
+        """Return a minimum with the curvature there, unless the search was interrupted or does without."""
+        if found.interrupted or not self.options.curvature:
+            return found
+        objective, before = found.objective, found.objective.evaluations
+        free = [name for name in objective.space.names if name not in found.at_bounds]
+        with _workers(objective, self.run.client) as objective.workers:
+            try:
+                curvature = find_curvature(objective, found.u, free, found.pile.size, found.best.warm_start)
+            except KeyboardInterrupt:
+                return dataclasses.replace(found, interrupted=True)
+            finally:
+                self.evaluations += objective.evaluations - before
+        if curvature is not None:
+            found.best.settle(curvature)
+        return dataclasses.replace(found, curvature=curvature)
 
 
 def _workers(objective: Objective, client: Any) -> Any:

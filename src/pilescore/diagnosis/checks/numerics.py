@@ -109,8 +109,8 @@ def unresolved_quadrature(context: DiagnosisContext) -> Finding:
 
 def _exact_nodes(context: DiagnosisContext) -> Finding:
     """Check whether finer nodes of exact equations change the evidence of the data, or the predictions."""
-    name, found = "unresolved_quadrature", check_resolution(context.model)
-    if found.finer is None:
+    name, found = "unresolved_quadrature", check_resolution(context.source)
+    if math.isnan(found.moved):
         return context.skip(name, f"{found.text[0].upper()}{found.text[1:]}.")
     value = abs(found.nats) if math.isfinite(found.nats) else found.moved
     return context.finding(
