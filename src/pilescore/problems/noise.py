@@ -103,9 +103,7 @@ def noise_model(
                 f"{symbol} in [temperatures] is not used: everything it applies to has its own noise"
             )
     measured = _with_noise("data", data, sizes, over, chosen=False)
-    imposed = _with_noise(
-        "physics", physics, sizes, over, chosen=False
-    )
+    imposed = _with_noise("physics", physics, sizes, over, chosen=False)
     named: dict[str, Observation] = {}
     for block in (*measured, *imposed):
         name = free_name(block.name or block.role, {*named})

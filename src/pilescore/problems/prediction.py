@@ -19,7 +19,7 @@ from ..inference import Posterior, left_out_residuals, left_out_variances, poste
 from ..model import Model
 from ..nonlinear import Solution, linearise_in_jets, solve_nonlinear
 from ..search import Minimum, with_nodes
-from ..solvers import with_tightest_tolerances
+from ..solvers import solve, with_tightest_tolerances
 from .description import block_text
 from .problem import Problem
 from .summary import BlockSummary, ParameterCovariance
@@ -112,7 +112,10 @@ def _condition(model: Model, near: Solution | None = None) -> tuple[Solution | N
         solved = solve_nonlinear(model, starts=1 if near is None else [near])
         if not solved.converged:
             solved = solve_nonlinear(model, starts=NONLINEAR_STARTS)
-    return solved, posterior(solved.model)
+    # Not `posterior`, which refuses a model whose equations do not hold: the selection has a warning that says so.
+    system = solve(solved.model)
+    system.warn_if_imprecise(stacklevel=3)
+    return solved, Posterior(system)
 
 
 def _linearised(

@@ -13,11 +13,11 @@ import numpy as np
 from jaxtyping import Float
 
 from ..errors import InputError, PilescoreError, PrecisionWarning, UnresolvedWarning, require
-from ..inference import Pile, Score, WarmStart, as_score, at_profiled_scale, check_exact, contradictory, systems_of
+from ..inference import Pile, Score, as_score, at_profiled_scale, check_exact, contradictory, systems_of
 from ..model import Model
 from ..nonlinear import Solution
 from ..parallel import cluster_errors, progress_bar
-from ..solvers import contradiction, with_tolerances
+from ..solvers import contradiction
 from ..storage import DatasetFile
 from .degrees_of_freedom import degrees_of_freedom, degrees_text
 from .derived import Derived, derived_value
@@ -28,7 +28,7 @@ from .options import RunOptions, SearchOptions, check_options
 from .resolution import Resolution, fine_enough
 from .space import Side, Ties, search_space
 from .standard_errors import coefficient_information, searched_covariance
-from .steps import TOLERANCES, Found, Steps, is_contestable, start_points
+from .steps import Found, Steps, is_contestable, start_points
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -225,19 +225,6 @@ def minimize(
     return _minimum(found, steps)
 
 
-def _renewed(model: Model, pile: Pile, score: Score, near: WarmStart) -> tuple[Model, Pile]:
-    """Return a nonlinear model with the tolerances that belong to its own hyperparameters, and its score and solution.
-
-    A search fixes the tolerances where it starts. Scores of exact values depend on them.
-    """
-    if any(block.exact for block in model.blocks) and not score.profiled:
-        renewed = with_tolerances(model, TOLERANCES[-1], renew=True)
-        with contextlib.suppress(PilescoreError):  # rounding may not have allowed the last tolerances
-            systems = systems_of(renewed, score, near, explain=False)
-            return renewed, dataclasses.replace(systems.pile(score), solution=systems.solution)
-    return model, dataclasses.replace(pile, solution=systems_of(model, Score(), near).solution)
-
-
 def _minimum(found: Found, steps: Steps) -> Minimum:
     """Return the result that users see, with warnings about its precision."""
     space, scoring, pile = found.objective.space, found.objective.score, found.pile
@@ -257,7 +244,7 @@ def _minimum(found: Found, steps: Steps) -> Minimum:
             stacklevel=3,
         )
     if chosen.is_nonlinear:
-        chosen, pile = _renewed(chosen, pile, scoring, found.best.warm_start)
+        pile = dataclasses.replace(pile, solution=systems_of(chosen, Score(), found.best.warm_start).solution)
     if pile.solution is not None and not pile.solution.converged:
         warnings.warn(
             f"at the minimum of PILE the nonlinear model is {pile.solution.status}: {pile.solution.reason}",

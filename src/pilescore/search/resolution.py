@@ -449,13 +449,13 @@ def check_resolution(model: Model, at_floor: Sequence[str] = ()) -> Resolution:
     )
 
 
-def missed(model: Model, fit: float) -> Resolution:
-    """Return that nodes do not suffice because exact equations do not even hold at them, given the fit of the model."""
+def missed(model: Model) -> Resolution:
+    """Return that nodes do not suffice because exact equations do not even hold at them."""
     exact = {model.labels[i]: block.size for i, block in _exact(model).items()}
     counts = listed([f"{size} of {label!r}" for label, size in exact.items()])
     text = (
         f"the nodes of exact equations are too few ({counts}): no kernel that they resolve satisfies the equations "
-        f"(the fit is {fit:.2g}, not about 1), and more nodes cannot be afforded"
+        "even at the nodes"
     )
     return Resolution(exact, np.nan, np.nan, False, text)
 

@@ -28,8 +28,8 @@ AT_BOUND = 1e-6
 GUARD_NATS = 8.0
 """How much worse, in nats, the default score may predict the data than hyperparameters chosen for the data alone."""
 
-TOLERANCES = (START_TOLERANCE, TIGHTEST)
-"""The successive tolerances of exact equations, relative to the prior."""
+TOLERANCES = (START_TOLERANCE, 10 * TIGHTEST, TIGHTEST)
+"""The tolerances of exact equations: at the start of a search, and at its end, where the last one is tried first."""
 
 LOOSE = (1.0, 0.1, 0.01, 0.001)
 """The tolerances at which a minimum is followed from equations that hardly bind to exact ones, relative to the prior.
@@ -44,7 +44,7 @@ LOOSE_NATS = 0.1
 """A descent that another one follows has converged when a step gains less than this, in nats."""
 
 MISSED_FIT = 10.0
-"""The fit above which curved exact equations count as missed. It is about one where they hold."""
+"""The fit of a curved exact equation above which it counts as missed. It is about one or less where it holds."""
 
 MAX_REFINEMENTS = 4
 """How often nodes are refined."""
@@ -67,7 +67,12 @@ def _has_curved(model: Model) -> bool:
 
 def _is_missed(model: Model, pile: Pile) -> bool:
     """Whether nonlinear exact equations do not hold: the score is then dominated by their residuals."""
-    return _has_curved(model) and pile.fit > MISSED_FIT
+    fits = {
+        label: pile.shares[label] * pile.size / block.size
+        for i, (label, block) in enumerate(zip(model.labels, model.blocks, strict=True))
+        if model.is_exact(i) and block.is_curved
+    }
+    return any(fit > MISSED_FIT for fit in fits.values())
 
 
 def is_contestable(model: Model, score: Score) -> bool:
@@ -170,13 +175,13 @@ class Steps:
                     return given
                 rival = None
             if _is_missed(found.model, found.pile):
-                return dataclasses.replace(found, resolution=missed(found.model, found.pile.fit))
+                return dataclasses.replace(found, resolution=missed(found.model))
             resolution = check_resolution(found.model, at_floor=self.at_floor(found))
             found = dataclasses.replace(found, resolution=resolution)
             if resolution.resolved or resolution.finer is None or not self.options.refine:
                 break
             try:
-                again = self.unhindered(resolution.finer, 1, TOLERANCES[-1], loose=False)
+                again = self.tightest(resolution.finer, 1)
             except PilescoreError:  # rounding: the resolution says that the nodes are too few
                 break
             found = dataclasses.replace(again, descents=found.descents, resolution=resolution)
@@ -187,7 +192,8 @@ class Steps:
     def begun(self, model: Model, starts: Starts) -> Found:
         """Return the minimum with exact equations at their first tolerance."""
         followed = self.followed(model, starts)
-        if followed is not None and followed.interrupted:
+        # A fresh start of a nonlinear equation may end at another of its solutions.
+        if followed is not None and (followed.interrupted or model.is_nonlinear):
             return followed
         try:
             found = self.unhindered(model, starts, TOLERANCES[0], loose=True)
@@ -224,11 +230,17 @@ class Steps:
             if found.interrupted or _is_missed(found.model, found.pile):  # no tolerance and no digit will mend that
                 return found
             model, starts, descents = found.model, 1, found.descents
-        try:
-            found = self.unhindered(model, starts, TOLERANCES[-1], loose=False)
-        except PilescoreError:  # rounding does not allow tighter tolerances
-            found = self.descend(with_tolerances(model, TOLERANCES[0], renew=True), starts)
+        found = self.tightest(model, starts)
         return dataclasses.replace(found, descents=descents or found.descents)
+
+    def tightest(self, model: Model, starts: Starts) -> Found:
+        """Return the minimum at the tightest tolerance at which rounding does not matter."""
+        for tolerance in reversed(TOLERANCES[1:]):
+            with contextlib.suppress(PilescoreError):  # rounding takes too many digits
+                found = self.unhindered(model, starts, tolerance, loose=False)
+                if found.interrupted or not found.pile.is_imprecise:
+                    return found
+        return self.unhindered(model, starts, TOLERANCES[0], loose=False)
 
     def unhindered(self, model: Model, starts: Starts, tolerance: float, *, loose: bool) -> Found:
         """Return the minimum on nodes that do not hinder it, as far as they can be afforded.

@@ -8,6 +8,8 @@ hyperparameters, except where rounding demands a larger one, so that scores at o
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from jaxtyping import Float
 
@@ -16,7 +18,7 @@ from ..equations import Nonlinear
 from ..errors import NotPositiveDefiniteError, listed
 from ..kernels import RBF, Kernel
 from ..model import Model, Observation
-from .lapack import ConditionalFactored
+from .lapack import EPS, ConditionalFactored
 from .system import System, solve
 
 TOLERANCE, TIGHTEST = 1e-5, 1e-6
@@ -33,9 +35,6 @@ missed too if they are off by more than the second in tolerances."""
 SOURCE_FACTOR = 10.0
 """How much larger the tolerance of imposed values is that are not zero. Scores may include their density, of which a
 tenfold tolerance keeps two more digits."""
-
-LEAST_TOLERANCE = 1e-7
-"""The least tolerance as a fraction of the prior standard deviation of the terms. Below, rounding takes all digits."""
 
 NONLINEAR_TOLERANCE = 1e-4
 """The tolerance of nonlinear equations, which is not tightened: gradients through a nonlinear solution lose digits
@@ -64,8 +63,9 @@ def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool =
         if block.is_curved:
             blocks[i] = block.within(max(tolerance, NONLINEAR_TOLERANCE) * _deviations(kernel, block, scale))
             continue
-        rounding = LEAST_TOLERANCE * _deviations(model.kernel, block, float(model.eta))
-        blocks[i] = block.within(np.maximum(own * _deviations(kernel, block, scale), rounding))
+        # A tighter tolerance relative to the prior, which may be far wider than the unknown, would cost all digits.
+        least = tolerance / TIGHTEST * math.sqrt(model.size * EPS) * _deviations(model.kernel, block, float(model.eta))
+        blocks[i] = block.within(np.maximum(own * _deviations(kernel, block, scale), least))
     return model.replace(physics=blocks[len(model.data) :])
 
 
