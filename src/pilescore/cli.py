@@ -370,7 +370,7 @@ def _progress(text: str) -> None:
 
 
 _interrupted = threading.Event()
-"""Whether Ctrl-C or `kill` came. JAX loses a `KeyboardInterrupt` that is raised at the wrong moment of a compilation."""
+"""Whether Ctrl-C or `kill` came. JAX loses a `KeyboardInterrupt` that comes at the wrong moment of a compilation."""
 
 
 def _interrupt(number: int, frame: Any) -> NoReturn:

@@ -21,6 +21,7 @@ import pilescore as ps
 from pilescore.problems.description import describe_problem, parameter_text
 from pilescore.problems.noise import last_digit
 from pilescore.search.fingerprint import fingerprint
+from pilescore.solvers.exact import NONLINEAR_TOLERANCE, with_tolerances
 
 READINGS = "t,x,u,sigma\n0.1,0.2,0.5,0.02\n0.4,0.7,0.3,0.02\n0.9,0.5,0.1,0.05\n"
 GOOD = """\
@@ -321,19 +322,19 @@ def test_nonlinear_equations_conditions_and_readings(tmp_path: Path) -> None:
 def test_sizes_of_nonlinear_equations(tmp_path: Path) -> None:
     """Sizes estimated from draws are exact for linear equations, scale with the units, and give the size of u."""
 
-    def rho(equation: str, scale: float = 1.0) -> tuple[float, float]:
+    def variance(equation: str, scale: float = 1.0) -> float:
         table = pd.read_csv(write(tmp_path).parent / "readings.csv")
         path = write(tmp_path, GOOD.replace("dt(u) - k*dxx(u) = 0", equation))
         table.assign(u=scale * table["u"], sigma=scale * table["sigma"]).to_csv(tmp_path / "readings.csv", index=False)
-        return ps.load_problem(path).over["rbf"]["physics.0.rho"]
+        model = with_tolerances(ps.load_problem(path).model)
+        return float(model.noise[model.rows[len(model.data)]][0]) / NONLINEAR_TOLERANCE**2
 
     # The prior variance of ∂t u − k ∂x² u at bandwidths 0.3 is 1/0.09 + 3k²/0.3⁴, times the squared size of u.
     problem = ps.load_problem(write(tmp_path))
     unknown, k = problem.model.parameters["eta"], 0.3
-    variance = unknown * (1 / 0.09 + 3 * k**2 / 0.3**4)
-    weight = float(np.mean(problem.model.physics[0].nodes.weights))
-    np.testing.assert_allclose(rho("dt(u) - k*dxx(u) + 1e-9*u**2 = 0")[1], 2 * weight * variance, rtol=0.2)
-    np.testing.assert_allclose(rho("u*dx(u) = 0", 10.0), np.multiply(rho("u*dx(u) = 0"), 1e4))
+    expected = unknown * (1 / 0.09 + 3 * k**2 / 0.3**4)
+    np.testing.assert_allclose(variance("dt(u) - k*dxx(u) + 1e-9*u**2 = 0"), expected, rtol=0.2)
+    np.testing.assert_allclose(variance("u*dx(u) = 0", 10.0), 1e4 * variance("u*dx(u) = 0"))
     text = '[domain]\nx = [0, 1]\n[[equation]]\nequation = "EQUATION"\nnodes = 9\n'
     text += '[[condition]]\ntype = "dirichlet"\nface = "all"\nvalue = 0\n'
     text += '[[data]]\nfile = "zero.csv"\nvalue = "u"\nnoise = 1\n'  # a zero says nothing about sizes

@@ -53,6 +53,7 @@ def truth(x: np.ndarray) -> np.ndarray:
     return np.asarray(solved.sol(x)[0])
 
 
+@pytest.mark.filterwarnings("ignore::pilescore.errors.PrecisionWarning")
 def test_a_search_goes_on_where_nodes_do_not_hinder_it() -> None:
     steps = Steps(OVER, None, ps.Score("homogeneous"), ps.SearchOptions(), ps.RunOptions())
     model = layers(8)
@@ -69,7 +70,7 @@ def test_a_search_goes_on_where_nodes_do_not_hinder_it() -> None:
 
 def test_equations_that_the_nodes_cannot_satisfy_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolution, "MOST_ROWS", 12)
-    with pytest.warns(ps.errors.UnresolvedWarning, match="cannot be afforded"):
+    with pytest.warns(ps.errors.UnresolvedWarning, match="too few"):
         best = ps.minimize(layers(8), OVER, search=ps.SearchOptions(curvature=False))
     assert best.model.size <= 12
     assert best.resolution is not None
@@ -117,8 +118,11 @@ def test_missed_equations_that_finer_nodes_may_mend_go_first() -> None:
     objective = Objective(search_space(model, OVER), ps.Score(), ps.SearchOptions())
 
     def rank(value: float, fit: float, status: str) -> tuple[int, float]:
-        descent = Descent(objective, np.zeros(2))
-        descent.best, descent.status = (np.zeros(2), dataclasses.replace(pile, value=value, fit=fit)), status
+        descent, shares = Descent(objective, np.zeros(2)), {"physics.0": 8 * fit / pile.size}
+        descent.best, descent.status = (
+            (np.zeros(2), dataclasses.replace(pile, value=value, fit=fit, shares=shares)),
+            status,
+        )
         return steps.rank(model, descent)
 
     holds, mended, hopeless = (

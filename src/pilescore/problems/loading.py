@@ -124,15 +124,14 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
         sections.check_score(parsed, choice, temperatures)
     operators, points, prediction_files = sections.predictions(prediction, context)
     log.raise_any()
-    why_kernels, snapshots = "", False
+    why_kernels = ""
     if not kernels:
         tables, why_kernels = _default_kernels(parsed, context, bool(sections.inferred))
         kernels = [kernel_candidate(table, ("kernel",), context) for table in tables]
-        snapshots = isinstance(tables[0], schema.EvolutionTable)
-        if snapshots:
+        if isinstance(tables[0], schema.EvolutionTable):
             parsed["equation"] = [_for_snapshots(table, parsed["data"], context) for table in parsed["equation"]]
     # Default noise follows from the sizes of all observed values, so it needs a file without mistakes so far.
-    noise = noise_model(parsed, temperatures, context, choice.score == "profiled", snapshots)
+    noise = noise_model(parsed, temperatures, context, choice.score == "profiled")
     log.raise_any()
     assert noise is not None
     models: dict[str, Model] = {}

@@ -27,9 +27,6 @@ LEAST_NOISE, LEAST_ROUNDING = 1e-7, 0.1
 """The default lower bound of noise deviations: the first as a fraction of the size of the values, or the second as a
 fraction of the deviation that rounding the values to their last digit adds, whichever is larger."""
 
-NONLINEAR_NOISE = (1e-6, 1.0)
-"""Default bounds of the noise variance of nonlinear equations, in units of the squared size of what they observe."""
-
 ETA_RANGE = (1e-3, 1e6)
 """Default bounds of the prior variance, in units of the squared size of the unknown. Under a kernel that is long
 compared with the solution, even a plain solution is many standard deviations away from zero."""
@@ -60,7 +57,6 @@ def noise_model(
     given: schema.TemperaturesSection,
     context: ParsingContext,
     profiled: bool = False,
-    exact_nonlinear: bool = False,
 ) -> NoiseModel | None:
     """Give every block its noise: its own, the shared one, or a default that suits the size of what it observes.
 
@@ -74,8 +70,6 @@ def noise_model(
         The domain, and the log of mistakes.
     profiled
         Whether the scale η is found in closed form and needs no bounds.
-    exact_nonlinear
-        Whether nonlinear equations without a noise are exact although there are data.
     """
     data = list(parsed["data"])
     physics = [table for kind in ("equation", "condition", "constraint") for table in parsed[kind]]
@@ -102,8 +96,8 @@ def noise_model(
             context.log.warnings.append(
                 f"{symbol} in [temperatures] is not used: everything it applies to has its own noise"
             )
-    measured = _with_noise("data", data, sizes, over, chosen=False)
-    imposed = _with_noise("physics", physics, sizes, over, chosen=False)
+    measured = _with_noise("data", data, sizes, over)
+    imposed = _with_noise("physics", physics, sizes, over)
     named: dict[str, Observation] = {}
     for block in (*measured, *imposed):
         name = free_name(block.name or block.role, {*named})
@@ -169,12 +163,11 @@ def last_digit(values: Float[np.ndarray, " n"]) -> float:
 
 
 def _with_noise(
-    role: str, tables: Sequence[ParsedTable], sizes: _Sizes, over: dict[str, tuple[float, float]], chosen: bool
+    role: str, tables: Sequence[ParsedTable], sizes: _Sizes, over: dict[str, tuple[float, float]]
 ) -> list[Observation]:
     """Return the blocks of tables with their noise, and add the bounds of noise to choose.
 
-    Physics without a noise is exact. Values that a file holds are readings: without a noise, it is chosen. So is that
-    of nonlinear equations if `chosen`: from a poor start, a search with data may end at another of their solutions.
+    Physics without a noise is exact. Values that a file holds are readings: without a noise, it is chosen.
     """
     blocks: list[Observation] = []
     for table in tables:
@@ -189,10 +182,5 @@ def _with_noise(
                 over[name] = (2.0 * _least_variance(block, spread), 2.0 * LARGEST_NOISE * spread)
                 start = jnp.asarray(max(2.0 * START_NOISE * spread, over[name][0]))
                 block = dataclasses.replace(block, temperature=start, weights=np.ones(block.size))
-            elif table.place[0] == "equation" and block.temperature is None and chosen and block.is_curved:
-                # The noise variance at a node of weight w is ρ/2w: this ρ makes it the squared size at the mean weight.
-                rho = 2.0 * float(np.mean(block.weights)) * sizes.of(block)
-                over[name] = (NONLINEAR_NOISE[0] * rho, NONLINEAR_NOISE[1] * rho)
-                block = dataclasses.replace(block, temperature=jnp.asarray(math.sqrt(math.prod(over[name]))))
             blocks.append(block)
     return blocks

@@ -1,9 +1,9 @@
 """Exact equations and conditions: the tolerance to which they hold.
 
 A Gaussian process is conditioned on an exact equation by a noise far below anything that matters, relative to the usual
-size of the terms of the equation. The covariance of many nodes of a smooth kernel is singular to working precision; with
-a tolerance of `ε` prior deviations its condition number is at most about `N/ε²`. The tolerance does not depend on the
-hyperparameters, except where rounding demands a larger one, so that scores at other hyperparameters are comparable.
+size of the terms of the equation. The covariance of many nodes of a smooth kernel is singular to working precision;
+with a tolerance of `ε` prior deviations its condition number is at most about `N/ε²`. The tolerance does not depend on
+the hyperparameters, except where rounding demands a larger one, so that scores at others are comparable.
 """
 
 from __future__ import annotations
