@@ -6,7 +6,6 @@ import pytest
 
 import pilescore as ps
 from pilescore.solvers import TOLERANCE, solve, with_tolerances
-from pilescore.solvers.exact import tolerance_freedom
 
 LINE = ps.Box(x=(0, 2))
 (DX,) = ps.partials(LINE)
@@ -95,35 +94,6 @@ def test_functionals_and_nonlinear_equations_can_be_exact() -> None:
     solved = ps.solve_nonlinear(ps.Model(ps.RBF(0.5), data, ps.impose(logistic, 0.0, on=nodes)))
     assert solved.converged
     np.testing.assert_allclose(ps.posterior(solved.model).mean([0.0, 2.0]), [1.0, 1 / 3], atol=2e-3)
-
-
-def test_freedom_that_tolerances_leave_to_the_data() -> None:
-    """`tr V⁻¹BSBᵀ` by dense matrices: from loose tolerances, which leave the data some freedom, to tight ones."""
-    model = exact_model(count=12)
-    start = ps.dirichlet(1.0, on=LINE.face(x=0)(ps.GaussLegendre(1)))
-    soft = ps.impose(DX**2, 0.5, on=LINE.interior(ps.GaussLegendre(3)), noise=0.5)
-    model = model.replace(physics=[model.physics[0], soft, start])
-    found = []
-    for tolerance in (0.3, 1e-2, 1e-4):
-        settled = with_tolerances(model, tolerance)
-        system = solve(settled, given=(1, 3))
-        covariance = system.factored.covariance
-        lower = covariance.dense()
-        C = np.tril(lower) + np.tril(lower, -1).T + np.diag(covariance.noise)
-        r = system.factored.given
-        B = np.linalg.solve(C[np.ix_(r, r)], C[np.ix_(r, ~r)]).T
-        V = C[np.ix_(~r, ~r)] - B @ C[np.ix_(r, ~r)]
-        expected = np.trace(np.linalg.solve(V, B @ np.diag(covariance.noise[r]) @ B.T))
-        assert r.sum() == 13
-        assert system.factored.freedom() == pytest.approx(expected, rel=1e-6)
-        assert tolerance_freedom(settled) == system.factored.freedom()
-        found.append(expected)
-    assert found[0] > 1
-    assert found[-1] < 0.05
-    assert found == sorted(found, reverse=True)
-    assert tolerance_freedom(model.replace(physics=[soft])) == 0.0
-    wide = with_tolerances(model.replace({"eta": 1e6}))
-    assert tolerance_freedom(wide) > 100 * tolerance_freedom(with_tolerances(model))  # tolerances follow the prior
 
 
 BOUNDARY = ps.GaussLegendre(1)

@@ -32,7 +32,7 @@ TOLERANCES = (START_TOLERANCE, 10 * TIGHTEST, TIGHTEST)
 """The tolerances of exact equations: at the start of a search, and at its end, where the last one is tried first."""
 
 LOOSE = (1.0, 0.1, 0.01, 0.001)
-"""The tolerances at which a minimum is followed from equations that hardly bind to exact ones, relative to the prior.
+"""The tolerances at which a minimum is followed from equations that hardly bind to exact ones, relative to their terms.
 Exact equations separate hyperparameters that fit the data from those that do not. A descent that begins among the
 latter explains the data by noise, and ends there."""
 
@@ -42,6 +42,9 @@ that was not followed is nearer to the starts: loose equations favour long kerne
 
 LOOSE_NATS = 0.1
 """A descent that another one follows has converged when a step gains less than this, in nats."""
+
+SAME_NATS = 0.1
+"""Scores that differ by less, in nats, are equally good."""
 
 MISSED_FIT = 10.0
 """The fit of a curved exact equation above which it counts as missed. It is about one or less where it holds."""
@@ -192,9 +195,11 @@ class Steps:
     def begun(self, model: Model, starts: Starts) -> Found:
         """Return the minimum with exact equations at their first tolerance."""
         followed = self.followed(model, starts)
-        # A fresh start of a nonlinear equation may end at another of its solutions.
-        if followed is not None and (followed.interrupted or model.is_nonlinear):
-            return followed
+        if followed is not None:
+            # A fresh start of a curved equation may end at another of its solutions, and each of its scores takes long.
+            solved = _has_curved(model) and followed.best.status == "converged"
+            if followed.interrupted or solved:
+                return followed
         try:
             found = self.unhindered(model, starts, TOLERANCES[0], loose=True)
         except PilescoreError:
@@ -382,11 +387,14 @@ class Steps:
     def rank(self, model: Model, descent: Descent) -> tuple[int, float]:
         """Return a key that sorts descents: by their scores, but those that miss curved exact equations come last.
 
-        Among them, those that finer nodes may mend come first, whatever the others gain by giving the equations up.
+        Among them, those that finer nodes may mend come first, whatever the others gain by giving the equations up. A
+        descent that rounding has stopped has to be lower by `SAME_NATS`: where the evidence is flat, it is drawn to
+        where the score has the fewest digits.
         """
         assert descent.best is not None
         pile = descent.best[1]
-        return _is_missed(model, pile) * (1 if descent.status == "hindered" else 2), pile.value
+        handicap = 2.0 * SAME_NATS / pile.size if descent.status == "stalled" else 0.0
+        return _is_missed(model, pile) * (1 if descent.status == "hindered" else 2), pile.value + handicap
 
     def with_curvature(self, found: Found) -> Found:
         """Return a minimum with the curvature there, unless the search was interrupted or does without."""

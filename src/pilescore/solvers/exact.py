@@ -18,7 +18,7 @@ from ..equations import Nonlinear
 from ..errors import NotPositiveDefiniteError, listed
 from ..kernels import RBF, Kernel
 from ..model import Model, Observation
-from .lapack import EPS, ConditionalFactored
+from .lapack import EPS
 from .system import System, solve
 
 TOLERANCE, TIGHTEST = 1e-5, 1e-6
@@ -83,20 +83,6 @@ def with_tightest_tolerances(model: Model) -> Model:
         except NotPositiveDefiniteError:  # a looser one may do
             continue
     return trial
-
-
-def tolerance_freedom(model: Model) -> float:
-    """Return how many degrees of freedom the tolerances of exact equations give to the data of a linear model.
-
-    An equation that holds gives none. Tolerances are relative to the prior, so under a prior that is very wide compared
-    with the noise of the data they become visible: the data are fitted by functions that bend the equation.
-    """
-    exact = [i for i, block in enumerate(model.blocks) if block.exact]
-    if not (exact and model.data and model.solver.forms_covariance):
-        return 0.0
-    factored = solve(model, given=exact, explain=False).factored
-    assert isinstance(factored, ConditionalFactored)
-    return factored.freedom()
 
 
 def contradiction(system: System) -> str:

@@ -214,21 +214,6 @@ class ConditionalFactored(ExactFactored):
         """Return `L⁻¹B` for rows in the order of the factor."""
         return self.factor.half_solve(np.asfortranarray(right[self.order]))
 
-    def freedom(self) -> float:
-        """Return how many degrees of freedom the noise of the given observations leaves to the scored ones.
-
-        That is `tr V⁻¹BSBᵀ`: a noise `S` of the given values changes the prediction of the scored ones, `B` times the
-        given values, by `BSBᵀ`; `V` is their covariance given the others.
-        """
-        first = self.covariance.size - self.scored
-        matrix, noise = self.factor.matrix, self.covariance.noise[self.order][:first]
-        if not (first and self.scored):
-            return 0.0
-        # With C_rr = L₁L₁ᵀ and C_yr = L₂L₁ᵀ, the prediction is B = C_yr C_rr⁻¹ = L₂L₁⁻¹; V = L₃L₃ᵀ.
-        prediction = blas.dtrsm(1.0, matrix[:first, :first], matrix[first:, :first], side=1, lower=1)
-        half = blas.dtrsm(1.0, matrix[first:, first:], prediction * np.sqrt(noise), lower=1)
-        return float(np.sum(half**2))
-
     def reduced_given(self, right: Float[np.ndarray, "N k"]) -> Float[np.ndarray, "k k"]:
         """Return `BᵀC⁻¹B` without its part of the given observations alone, from the scored rows of `L⁻¹B`."""
         half = self.half_solve(right)[-self.scored :]
