@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import pilescore as ps
-from pilescore.search import on_common_nodes
+from pilescore.search import on_common_nodes, search_space
+from pilescore.search.descent import Descent
+from pilescore.search.objective import Objective
 from pilescore.search.resolution import (
     SHORTEST_LENGTH,
     check_resolution,
@@ -18,6 +20,7 @@ from pilescore.search.resolution import (
     node_grids,
     with_nodes,
 )
+from pilescore.search.steps import Steps
 
 LINE = ps.Box(x=(0, 1))
 (DX,) = ps.partials(LINE)
@@ -433,3 +436,40 @@ def test_nodes_are_refined_on_the_axes_that_need_it() -> None:
     both = check_resolution(model.replace({"kernel.bandwidth": [0.2, 0.2]})).finer
     assert both is not None
     assert node_grids(both) == {"physics.0": (15, 15)}
+
+
+@pytest.mark.slow
+def test_a_nonlinear_equation_is_followed_from_a_loose_one() -> None:
+    """Growth to a limit, from a poor start: the equation also holds for zero, which explains the data by noise."""
+    time, r, count, noise = ps.Box(t=(0, 6)), 2.5, 12, 0.05
+    (dt,) = ps.partials(time)
+    t = np.linspace(0, 6, count)
+    readings = 1 / (1 + 19 * np.exp(-r * t)) + noise * np.random.default_rng(count).standard_normal(count)
+    growth = ps.Nonlinear(
+        lambda p, u, u_t, r, K: u_t - r * u * (1 - u / K), of=(ps.identity, dt), parameters={"r": 5.0, "K": 2.6}
+    )
+    model = ps.Model(
+        ps.RBF(1.8),
+        ps.observe(ps.identity, readings, at=t),
+        ps.impose(growth, 0.0, on=time.interior(ps.GaussLegendre(30))),
+        gamma=1e-3,
+    )
+    over = {"r": (0.1, 10), "K": (0.2, 5), "kernel.bandwidth": (0.1, 50), "eta": (1e-3, 1e6), "gamma": (1e-6, 1)}
+    best = ps.minimize(model, over, search=ps.SearchOptions(tolerance=1e-7))
+    for name, truth in (("r", r), ("K", 1.0)):
+        assert abs(best.values[name] - truth) < 3 * best.standard_errors[name] < 0.5 * truth
+    assert 0.5 * noise < (best.values["gamma"] / 2) ** 0.5 < 1.5 * noise
+
+
+def test_descents_that_rounding_stopped_have_to_be_clearly_lower() -> None:
+    steps = Steps({}, None, ps.Score(), ps.SearchOptions(), ps.RunOptions())
+    model = ps.Model(ps.RBF(0.5), data=ps.observe(ps.identity, [1.0], at=[0.0]))
+    pile, objective = ps.pile(model), Objective(search_space(model, {"eta": (0.1, 10)}), ps.Score(), steps.options)
+
+    def rank(nats: float, status: str) -> tuple[int, float]:
+        descent = Descent(objective, np.zeros(1))
+        descent.best, descent.status = (np.zeros(1), dataclasses.replace(pile, value=2 * nats / pile.size)), status
+        return steps.rank(model, descent)
+
+    assert rank(0.0, "converged") < rank(-0.05, "stalled") < rank(0.06, "converged")
+    assert rank(-0.2, "stalled") < rank(0.0, "converged")

@@ -22,7 +22,7 @@ from ..errors import PilescoreError, listed
 from ..inference import Posterior, Score, systems_of
 from ..kernels import Kernel
 from ..model import Model, Observation, find, named_paths
-from ..solvers import TIGHTEST, with_tolerances
+from ..solvers import TIGHTEST, present_tolerance, with_tolerances
 
 SHORTEST_LENGTH, SHORTEST_PERIOD = 1.5, 4.0
 """The least length and period of a kernel, in distances between nodes. Below, the evidence gains by evading the
@@ -431,7 +431,7 @@ def check_resolution(model: Model, at_floor: Sequence[str] = ()) -> Resolution:
             text += f": {listed(list(at_floor))} would be shorter if they were finer"
         return Resolution(exact, np.nan, np.nan, settled, text)
     try:
-        before, after = (_outcome(each, model) for each in (model, with_tolerances(checked, TIGHTEST)))
+        before, after = (_outcome(each, model) for each in (model, with_tolerances(checked, present_tolerance(model))))
     except PilescoreError as failure:
         return Resolution(exact, np.nan, np.nan, False, f"finer nodes of exact equations fail: {failure}")
     nats = after[0] - before[0]

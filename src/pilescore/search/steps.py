@@ -135,6 +135,8 @@ class Steps:
         run: RunOptions,
     ) -> None:
         self.over, self.ties, self.score, self.options, self.run = over, ties, score, search, run
+        self.tolerances = TOLERANCES
+        """Those that are still tried at the end, the last one first."""
         self.update: Any = lambda count: None
         self.log: EvaluationLog | None = None
         self.evaluations = 0
@@ -240,12 +242,13 @@ class Steps:
 
     def tightest(self, model: Model, starts: Starts) -> Found:
         """Return the minimum at the tightest tolerance at which rounding does not matter."""
-        for tolerance in reversed(TOLERANCES[1:]):
+        while len(self.tolerances) > 1:
             with contextlib.suppress(PilescoreError):  # rounding takes too many digits
-                found = self.unhindered(model, starts, tolerance, loose=False)
+                found = self.unhindered(model, starts, self.tolerances[-1], loose=False)
                 if found.interrupted or not found.pile.is_imprecise:
                     return found
-        return self.unhindered(model, starts, TOLERANCES[0], loose=False)
+            self.tolerances = self.tolerances[:-1]  # rounding matters on finer nodes all the more
+        return self.unhindered(model, starts, self.tolerances[-1], loose=False)
 
     def unhindered(self, model: Model, starts: Starts, tolerance: float, *, loose: bool) -> Found:
         """Return the minimum on nodes that do not hinder it, as far as they can be afforded.

@@ -69,6 +69,14 @@ def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool =
     return model.replace(physics=blocks[len(model.data) :])
 
 
+def present_tolerance(model: Model) -> float:
+    """Return the tolerance of the exact blocks of a model as `with_tolerances` takes it; the tightest if it has none."""
+    tight = with_tolerances(model, TIGHTEST, renew=True)
+    exact = [rows for block, rows in zip(model.blocks, model.rows, strict=True) if block.exact and not block.is_curved]
+    ratios = [float(np.min(model.noise[rows] / tight.noise[rows])) for rows in exact]
+    return TIGHTEST * math.sqrt(max(1.0, min(ratios, default=1.0)))
+
+
 def with_tightest_tolerances(model: Model) -> Model:
     """Return the model with the tightest tolerances of exact blocks at which rounding does not matter."""
     exact = [i for i in range(len(model.blocks)) if model.is_exact(i)]
