@@ -31,7 +31,8 @@ def test_tolerance_is_relative_to_the_usual_size_of_terms() -> None:
     deviation = np.sqrt(settled.noise[settled.rows[1]])
     # Var[f'] + Var[f] = σ² (1/h² + 1), with σ the size of the data and h = 0.3 of the domain.
     length = 0.3 * np.ptp(np.concatenate([block.points for block in model.blocks]))
-    expected = TOLERANCE * np.sqrt(np.mean(model.data[0].values ** 2) * (1 / length**2 + 1))
+    count = model.blocks[1].size
+    expected = TOLERANCE * np.sqrt(count * np.mean(model.data[0].values ** 2) * (1 / length**2 + 1))
     np.testing.assert_allclose(deviation, expected, rtol=1e-10)
     assert settled.parameters.keys() == model.parameters.keys()
     assert with_tolerances(settled) is settled
@@ -50,7 +51,7 @@ def test_tolerance_depends_on_the_prior_only_where_rounding_does() -> None:
 
 def test_tolerance_follows_large_values_and_vanishing_operators() -> None:
     large = exact_model(ps.identity, 1e3)
-    assert np.sqrt(with_tolerances(large).noise[-1]) == pytest.approx(10 * TOLERANCE * 1e3)
+    assert np.sqrt(with_tolerances(large).noise[-1]) == pytest.approx(10 * TOLERANCE * 1e3 * np.sqrt(large.blocks[1].size))
     vanishing = exact_model(ps.coefficient(lambda p: jnp.where(p[0] < 1, 0.0, 1.0)) * ps.identity, 0.0)
     noise = with_tolerances(vanishing).noise[vanishing.rows[1]]
     assert np.all(noise == noise[0])

@@ -31,7 +31,7 @@ GUARD_NATS = 8.0
 TOLERANCES = (START_TOLERANCE, 10 * TIGHTEST, TIGHTEST)
 """The tolerances of exact equations: at the start of a search, and at its end, where the last one is tried first."""
 
-LOOSE = (1.0, 0.1, 0.01, 0.001)
+LOOSE = (0.1, 0.01, 0.001, 1e-4)
 """The tolerances at which a minimum is followed from equations that hardly bind to exact ones, relative to their terms.
 Exact equations separate hyperparameters that fit the data from those that do not. A descent that begins among the
 latter explains the data by noise, and ends there."""

@@ -21,9 +21,9 @@ from ..model import Model, Observation
 from .lapack import EPS
 from .system import System, solve
 
-TOLERANCE, TIGHTEST = 1e-5, 1e-6
-"""To what fraction of the usual size of its terms an exact equation holds at each node: by default, and at the end of a
-search."""
+TOLERANCE, TIGHTEST = 1e-6, 1e-7
+"""To what fraction of the usual size of its terms an exact equation holds: by default, and at the end of a search. At
+each of `n` nodes it is `√n` times as much, so that finer nodes do not tighten an equation."""
 
 USUAL_BANDWIDTH = 0.3
 """The bandwidth, as a fraction of the extent of all points, of the prior that gives terms their usual size."""
@@ -36,7 +36,7 @@ SOURCE_FACTOR = 10.0
 """How much larger the tolerance of imposed values is that are not zero. Scores may include their density, of which a
 tenfold tolerance keeps two more digits."""
 
-NONLINEAR_TOLERANCE = 1e-4
+NONLINEAR_TOLERANCE = 1e-5
 """The tolerance of nonlinear equations, which is not tightened: gradients through a nonlinear solution lose digits
 twice."""
 
@@ -49,7 +49,7 @@ def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool =
     model
         The model.
     tolerance
-        The tolerance, as a fraction of the usual size of the terms of the operator.
+        The tolerance of all nodes together, as a fraction of the usual size of the terms of the operator.
     renew
         Whether to replace the tolerances of blocks that have one.
     """
@@ -59,13 +59,14 @@ def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool =
     kernel, blocks = _usual_kernel(model), list(model.blocks)
     scale = _scale(model, kernel)
     for i in todo:
-        block, own = blocks[i], tolerance if blocks[i].zero else SOURCE_FACTOR * tolerance
+        block, usual = blocks[i], math.sqrt(blocks[i].size) * _deviations(kernel, blocks[i], scale)
         if block.is_curved:
-            blocks[i] = block.within(max(tolerance, NONLINEAR_TOLERANCE) * _deviations(kernel, block, scale))
+            blocks[i] = block.within(max(tolerance, NONLINEAR_TOLERANCE) * usual)
             continue
+        own = tolerance if block.zero else SOURCE_FACTOR * tolerance
         # A tighter tolerance relative to the prior, which may be far wider than the unknown, would cost all digits.
         least = tolerance / TIGHTEST * math.sqrt(model.size * EPS) * _deviations(model.kernel, block, float(model.eta))
-        blocks[i] = block.within(np.maximum(own * _deviations(kernel, block, scale), least))
+        blocks[i] = block.within(np.maximum(own * usual, least))
     return model.replace(physics=blocks[len(model.data) :])
 
 
