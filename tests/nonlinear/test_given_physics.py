@@ -89,7 +89,8 @@ def exact_growth(spread: float, r: float, K: float, eta: float) -> ps.Model:
     equation = ps.Nonlinear(_saturating, (ps.identity, DT), parameters={"r": r, "K": K})
     physics = ps.impose(equation, 0.0, on=AXIS.interior(ps.GaussLegendre(20)))
     data = ps.observe(ps.identity, readings, at=times)
-    return with_tolerances(ps.Model(ps.RBF(1.0), data, physics, gamma=2 * spread**2, eta=eta))
+    model = ps.Model(ps.RBF(1.0), data, physics, gamma=2 * spread**2, eta=eta)
+    return with_tolerances(model, 1e-4 / physics.size**0.5)  # 1e-4 at each node
 
 
 def missed_in_tolerances(systems: Systems, model: ps.Model) -> float:
@@ -117,7 +118,7 @@ def test_gradient_given_an_exact_curved_equation(bandwidth: float) -> None:
             return systems_of(model.replace({name: at * (1 + times * step)}), GIVEN, start).pile(GIVEN).value
 
         expected = (8 * (score(1) - score(-1)) - (score(2) - score(-2))) / (12 * step)
-        assert float(gradient[name]) * float(value) == pytest.approx(expected, rel=2e-5), name
+        assert float(gradient[name]) * float(value) == pytest.approx(expected, rel=5e-5), name
 
 
 def test_what_an_exact_curved_equation_is_missed_by_is_scored() -> None:

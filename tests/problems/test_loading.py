@@ -315,7 +315,7 @@ def test_nonlinear_equations_conditions_and_readings(tmp_path: Path) -> None:
     np.testing.assert_allclose([float(block.operator(smooth)(at)) for block in blocks], expected, rtol=1e-12)
     text = describe_problem(problem)
     assert "readings: k u² = 'u' in readings.csv, nonlinear, 3 readings, noise 0.02 to 0.05" in text
-    assert "equation: ∂t u - k ∂x² u + u ∂x u = 0, nonlinear, 16 nodes, noise to be chosen" in text
+    assert "equation: ∂t u - k ∂x² u + u ∂x u = 0, nonlinear, 16 nodes, exact" in text
     assert "operator x = 1: ∂x u + u⁴ = exp(t), nonlinear, 16 nodes, exact" in text
 
 

@@ -80,7 +80,8 @@ def test_certified_rates(data: tuple, start: float, rates: tuple[float, float], 
     assert best.resolution is not None
     assert best.resolution.resolved
     assert abs(best.values["b"] - certified) < 0.1 * error
-    assert best.standard_errors["b"] == pytest.approx(error, rel=0.1)
+    # Long kernels with an η at its bound are as good as shorter ones, and leave the amplitude of BoxBOD less free.
+    assert best.standard_errors["b"] == pytest.approx(error, rel=0.15)
     assert best.degrees_of_freedom == pytest.approx(len(x) - 2, abs=0.6)
 
 
@@ -473,3 +474,15 @@ def test_descents_that_rounding_stopped_have_to_be_clearly_lower() -> None:
 
     assert rank(0.0, "converged") < rank(-0.05, "stalled") < rank(0.06, "converged")
     assert rank(-0.2, "stalled") < rank(0.0, "converged")
+
+
+def test_descents_whose_slopes_promise_more_than_rounding_allows_are_misled() -> None:
+    model = ps.Model(ps.RBF(0.5), data=ps.observe(ps.identity, [1.0], at=[0.0]))
+    descent = Descent(Objective(search_space(model, {"eta": (0.1, 10)}), ps.Score(), ps.SearchOptions()), np.zeros(1))
+    descent.best, descent.scale = (np.zeros(1), ps.pile(model)), 1.0
+    for slope, status, expected in ((1.0, "stalled", True), (0.1, "stalled", False), (1.0, "converged", False)):
+        descent.last, descent.status = (np.zeros(1), 0.0, np.array([slope])), status
+        assert descent.is_misled == expected
+    outside = descent.objective.space.bounds[0][0]  # the slope points out of the bounds
+    descent.last, descent.status = (np.array([outside]), 0.0, np.array([1.0])), "stalled"
+    assert not descent.is_misled

@@ -14,7 +14,7 @@ from pilescore.search import resolution, search_space
 from pilescore.search.descent import Descent
 from pilescore.search.objective import Objective
 from pilescore.search.resolution import check_resolution, node_grids, with_shorter
-from pilescore.search.steps import MISSED_FIT, Steps
+from pilescore.search.steps import MISSED, Steps
 
 LINE = ps.Box(x=(0, 1))
 (DX,) = ps.partials(LINE)
@@ -57,12 +57,12 @@ def truth(x: np.ndarray) -> np.ndarray:
 def test_a_search_goes_on_where_nodes_do_not_hinder_it() -> None:
     steps = Steps(OVER, None, ps.Score("homogeneous"), ps.SearchOptions(), ps.RunOptions())
     model = layers(8)
-    first = steps.descend(steps.prepared(model, 1e-4), 1, loose=True, stops=True)
+    first = steps.descend(steps.prepared(model, 1e-5), 1, loose=True, stops=True)
     assert (first.best.status, first.best.hindered) == ("hindered", ("kernel.bandwidth",))
     assert first.best.evaluations < 10
-    found = steps.unhindered(model, 1, 1e-4, loose=True)
+    found = steps.unhindered(model, 1, 1e-5, loose=True)
     assert found.best.status != "hindered"
-    assert found.pile.fit < MISSED_FIT < first.pile.fit
+    assert found.pile.fit < MISSED < first.pile.fit
     assert found.model.physics[0].size > 8
     x = np.linspace(0, 1, 101)
     assert np.abs(ps.posterior(ps.solve_nonlinear(found.model).model).mean(x) - truth(x)).max() < 2e-2
@@ -117,18 +117,15 @@ def test_missed_equations_that_finer_nodes_may_mend_go_first() -> None:
 
     objective = Objective(search_space(model, OVER), ps.Score(), ps.SearchOptions())
 
-    def rank(value: float, fit: float, status: str) -> tuple[int, float]:
-        descent, shares = Descent(objective, np.zeros(2)), {"physics.0": 8 * fit / pile.size}
-        descent.best, descent.status = (
-            (np.zeros(2), dataclasses.replace(pile, value=value, fit=fit, shares=shares)),
-            status,
-        )
+    def rank(value: float, missed: float, status: str) -> tuple[int, float]:
+        descent = Descent(objective, np.zeros(2))
+        descent.best, descent.status = (np.zeros(2), dataclasses.replace(pile, value=value, missed=missed)), status
         return steps.rank(model, descent)
 
     holds, mended, hopeless = (
         rank(100.0, 1.0, "converged"),
-        rank(60.0, 2 * MISSED_FIT, "hindered"),
-        rank(50.0, 2 * MISSED_FIT, "converged"),
+        rank(60.0, 2 * MISSED, "hindered"),
+        rank(50.0, 2 * MISSED, "converged"),
     )
     assert holds < mended < hopeless
 

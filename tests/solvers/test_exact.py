@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import pilescore as ps
-from pilescore.solvers import TOLERANCE, solve, with_tolerances
+from pilescore.solvers import TIGHTEST, TOLERANCE, present_tolerance, solve, with_tolerances
 
 LINE = ps.Box(x=(0, 2))
 (DX,) = ps.partials(LINE)
@@ -40,6 +40,22 @@ def test_tolerance_is_relative_to_the_usual_size_of_terms() -> None:
     np.testing.assert_allclose(tighter.noise[tighter.rows[1]], 0.01 * settled.noise[settled.rows[1]])
 
 
+def test_finer_nodes_do_not_tighten_an_equation() -> None:
+    model = exact_model()
+    finer = model.replace(physics=model.physics[0].refined(3.0))
+    totals = [np.sum(1.0 / with_tolerances(each).noise[each.rows[1]]) for each in (model, finer)]
+    assert finer.size > model.size
+    assert totals[1] == pytest.approx(totals[0])
+
+
+@pytest.mark.parametrize("eta", [1.0, 1e10])
+@pytest.mark.parametrize("tolerance", [TIGHTEST, 3e-7, 1e-5])
+def test_the_present_tolerance_is_the_one_that_was_set(tolerance: float, eta: float) -> None:
+    model = exact_model(eta=eta)
+    assert present_tolerance(with_tolerances(model, tolerance)) == pytest.approx(tolerance)
+    assert present_tolerance(model) == TIGHTEST
+
+
 def test_tolerance_depends_on_the_prior_only_where_rounding_does() -> None:
     """A shorter kernel or a wider prior must not loosen an equation."""
     model = exact_model()
@@ -51,7 +67,9 @@ def test_tolerance_depends_on_the_prior_only_where_rounding_does() -> None:
 
 def test_tolerance_follows_large_values_and_vanishing_operators() -> None:
     large = exact_model(ps.identity, 1e3)
-    assert np.sqrt(with_tolerances(large).noise[-1]) == pytest.approx(10 * TOLERANCE * 1e3 * np.sqrt(large.blocks[1].size))
+    assert np.sqrt(with_tolerances(large).noise[-1]) == pytest.approx(
+        10 * TOLERANCE * 1e3 * np.sqrt(large.blocks[1].size)
+    )
     vanishing = exact_model(ps.coefficient(lambda p: jnp.where(p[0] < 1, 0.0, 1.0)) * ps.identity, 0.0)
     noise = with_tolerances(vanishing).noise[vanishing.rows[1]]
     assert np.all(noise == noise[0])

@@ -112,6 +112,8 @@ class Pile(Evidence):
     """The number of observations that the scored ones are given."""
     exact: bool = False
     """Whether an equation or condition is exact."""
+    missed: float = 0.0
+    """The mean square residual of the nonlinear exact equation that is missed most, in tolerances."""
     solution: Solution | None = dataclasses.field(default=None, compare=False, repr=False)
     """The most likely solution of a nonlinear model, around which it was linearised."""
 
@@ -336,10 +338,15 @@ class Systems:
     def pile(self, score: Score, values: System | None = None) -> Pile:
         """Return PILE; `values`, if given, replaces the whole system by one with other observed values."""
         system, extra = self.whole if values is None else values, {}
-        if self.missed is not None and self.found is not None:
-            squares = np.where(self.missed, self.found.alpha**2 * self.found.functionals.model.noise, 0.0)
-            extra = system.assembly.by_block(squares[system.rows.order])
-        return _from_systems(system, self.prior, self.given, score.profiled, extra=extra)
+        if self.found is None:
+            return _from_systems(system, self.prior, self.given, score.profiled)
+        model = self.found.functionals.model
+        squares = self.found.alpha**2 * model.noise
+        if self.missed is not None:
+            extra = system.assembly.by_block(np.where(self.missed, squares, 0.0)[system.rows.order])
+        scored = _from_systems(system, self.prior, self.given, score.profiled, extra=extra)
+        curved = [rows for i, rows in enumerate(model.rows) if model.is_exact(i) and model.blocks[i].is_curved]
+        return dataclasses.replace(scored, missed=max((float(np.mean(squares[rows])) for rows in curved), default=0.0))
 
     def pile_and_gradient(self, names: Sequence[str], score: Score) -> tuple[Pile, dict[str, Any]]:
         """Return PILE and its gradient by name."""

@@ -28,6 +28,7 @@ from ..search import (
     row,
     search_space,
 )
+from ..solvers import present_tolerance
 from .description import parameter_text
 from .prediction import parameter_covariance
 from .problem import Problem
@@ -116,6 +117,7 @@ def search_kernel(
         score=best.score.given,
         why=best.why,
         nodes={label: list(grid) for label, grid in node_grids(best.model).items()},
+        tolerance=present_tolerance(best.model),
         resolution="" if best.resolution is None else best.resolution.text,
         resolved=best.resolution is None or best.resolution.resolved,
     )

@@ -19,10 +19,10 @@ from ..inference import Posterior, left_out_residuals, left_out_variances, poste
 from ..model import Model
 from ..nonlinear import Solution, linearise_in_jets, solve_nonlinear
 from ..search import Minimum, with_nodes
-from ..solvers import solve, with_tightest_tolerances
+from ..solvers import solve, with_tolerances
 from .description import block_text
 from .problem import Problem
-from .summary import BlockSummary, ParameterCovariance
+from .summary import BlockSummary, KernelResult, ParameterCovariance
 
 FIGURE_POINTS = {1: 201, 2: 61}
 """Points on each axis of the figures, which show one or two coordinates."""
@@ -32,6 +32,12 @@ MAX_FIGURE_OPERATORS = 6
 
 NONLINEAR_STARTS = 4
 """The number of starts for nonlinear equations, if the first does not lead to a solution."""
+
+
+def chosen_model(problem: Problem, chosen: KernelResult) -> Model:
+    """Return the model that was chosen for a kernel, with nodes and tolerances of exact equations as in the search."""
+    model = with_nodes(problem.models[chosen.name], chosen.nodes).replace(chosen.values)
+    return with_tolerances(model, chosen.tolerance)
 
 
 class Predictor:
@@ -45,17 +51,13 @@ class Predictor:
     def __init__(
         self,
         problem: Problem,
-        kernel: str,
-        values: Mapping[str, float],
-        covariance: ParameterCovariance | None,
-        nodes: Mapping[str, Sequence[int]],
+        chosen: KernelResult,
     ) -> None:
         self.problem = problem
-        # The tolerances of exact equations are fixed here: perturbed models have the same.
-        self.model = with_tightest_tolerances(with_nodes(problem.models[kernel], nodes).replace(values))
-        self.values = dict(values)
-        self.over = problem.over[kernel]
-        self.covariance = covariance
+        self.model = chosen_model(problem, chosen)
+        self.values = dict(chosen.values)
+        self.over = problem.over[chosen.name]
+        self.covariance = chosen.covariance
         self.solution, self.posterior = _condition(self.model)
 
     def table(self, points: Float[np.ndarray, "n d"], texts: Sequence[str]) -> pd.DataFrame:

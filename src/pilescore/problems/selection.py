@@ -24,11 +24,11 @@ from ..inference import Posterior, system_losses
 from ..model import Model, find, named_paths
 from ..nonlinear import Solution
 from ..parallel import checked_client
-from ..search import Derived, on_common_nodes, ranked, row, with_nodes
+from ..search import Derived, on_common_nodes, ranked, row
 from ..storage import DIGEST, RESULTS, SUMMARY, DatasetFile, Folder, replace
 from .kernel_search import diagnose_choice, search_kernel, selection_warnings, solution_summary
 from .loading import digest, load_problem
-from .prediction import Predictor, block_summaries, figure_arrays
+from .prediction import Predictor, block_summaries, chosen_model, figure_arrays
 from .problem import Problem
 from .summary import DiagnosisSummary, KernelResult, KernelScore, SelectionSummary
 
@@ -166,9 +166,7 @@ class Selection:
 
     @functools.cached_property
     def _predictor(self) -> Predictor:
-        return Predictor(
-            self.problem, self.kernel, self.values, self.summary.chosen.covariance, self.summary.chosen.nodes
-        )
+        return Predictor(self.problem, self.summary.chosen)
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name} = {value:.4g}" for name, value in self.values.items())
@@ -365,7 +363,7 @@ def _choose(
     say("predicting")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        predictor = Predictor(problem, best.name, best.values, best.covariance, best.nodes)
+        predictor = Predictor(problem, best)
         predictions = predictor.table(problem.points, problem.operators)
         results, fixed = figure_arrays(predictor)
         score = dataclasses.replace(problem.score, given=best.score)
@@ -422,9 +420,7 @@ def _comparable(problem: Problem, searched: Mapping[str, KernelResult]) -> dict[
     if len(scored) < 2 or any(model.is_nonlinear for model in problem.models.values()):
         return results
     score = dataclasses.replace(problem.score, given=next(iter(scored.values())).score)
-    models = {
-        name: with_nodes(problem.models[name].replace(result.values), result.nodes) for name, result in scored.items()
-    }
+    models = {name: chosen_model(problem, result) for name, result in scored.items()}
     given = score.given_blocks(problem.model)
     if all(i in given or not problem.model.is_exact(i) for i in range(len(problem.model.blocks))):
         return results

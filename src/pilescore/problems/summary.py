@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, RootModel, model_validator
 
 from ..diagnosis import Diagnosis, Finding
+from ..solvers import TIGHTEST
 from ..storage import DIGEST
 
 # JSON has no NaN: a missing number is NaN in memory and null on disk.
@@ -85,6 +86,8 @@ class KernelResult(Stored):
     """What was scored, in words."""
     nodes: dict[str, list[int]] = {}
     """The number of nodes of each exact equation or condition on each axis, by its name."""
+    tolerance: float = TIGHTEST
+    """The tolerance of exact equations, as a fraction of the usual size of their terms, for all nodes together."""
     resolution: str = ""
     """Whether these nodes suffice, in words."""
     resolved: bool = True

@@ -218,13 +218,28 @@ class Descent:
         if self.status != "stalled" or self.best is None or not self.scale:
             return
         free = [self.objective.space.names.index(name) for name in curvature.names]
-        slopes = 0.5 * self.best[1].size * self.last[2][free] / self.scale
-        eigenvalues, vectors = np.linalg.eigh(curvature.hessian)
-        # Flat directions count as if a unit, a factor of e, changed the evidence by half a nat.
-        promised = 0.5 * float(np.sum((vectors.T @ slopes) ** 2 / np.maximum(eigenvalues, 1.0)))
+        promised = self._promised(free, curvature.hessian)
         if promised < NEGLIGIBLE_NATS:
             self.status = "converged"
             self.reason = f"rounding allows no further step, and a full step promises {promised:.1e} nats"
+
+    @property
+    def is_misled(self) -> bool:
+        """Whether rounding has stopped the descent where slopes promise more: they have too few digits themselves."""
+        if self.status != "stalled" or self.best is None or not self.scale:
+            return False
+        low, high = np.array(self.objective.space.bounds).T
+        u, _, slopes = self.last
+        free = np.flatnonzero(np.where(slopes > 0, u > low, u < high)).tolist()
+        return self._promised(free, np.eye(len(free))) > NEGLIGIBLE_NATS
+
+    def _promised(self, free: Sequence[int], hessian: Float[np.ndarray, "q q"]) -> float:
+        """Return what a full step promises, in nats, from the slopes along free coordinates and the curvature."""
+        assert self.best is not None
+        slopes = 0.5 * self.best[1].size * self.last[2][list(free)] / self.scale
+        eigenvalues, vectors = np.linalg.eigh(hessian)
+        # Flat directions count as if a unit, a factor of e, changed the evidence by half a nat.
+        return 0.5 * float(np.sum((vectors.T @ slopes) ** 2 / np.maximum(eigenvalues, 1.0)))
 
     def _fail(self, failure: PilescoreError) -> None:
         """Record that the start cannot be scored. The error is explained in full, unlike those of trial points."""

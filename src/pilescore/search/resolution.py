@@ -22,7 +22,7 @@ from ..errors import PilescoreError, listed
 from ..inference import Posterior, Score, systems_of
 from ..kernels import Kernel
 from ..model import Model, Observation, find, named_paths
-from ..solvers import TIGHTEST, present_tolerance, with_tolerances
+from ..solvers import present_tolerance, with_tolerances
 
 SHORTEST_LENGTH, SHORTEST_PERIOD = 1.5, 4.0
 """The least length and period of a kernel, in distances between nodes. Below, the evidence gains by evading the
@@ -396,7 +396,8 @@ def on_common_nodes(models: Mapping[str, Model], score: Score) -> dict[str, Mode
     every = list(models.values())
     grids = [node_grids(model) for model in every]
     most = {label: max((grid[label] for grid in grids), key=math.prod) for label in grids[0]}
-    fine = {name: with_tolerances(with_nodes(model, most), TIGHTEST) for name, model in models.items()}
+    tolerance = max(map(present_tolerance, every))
+    fine = {name: with_tolerances(with_nodes(model, most), tolerance, renew=True) for name, model in models.items()}
     first = next(iter(fine.values()))
     for i in _exact(first).keys() - {*score.given_blocks(first)}:
         loosest = 1.0 / np.sqrt(np.min([model.blocks[i].weights for model in fine.values()], axis=0))

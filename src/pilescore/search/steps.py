@@ -46,8 +46,9 @@ LOOSE_NATS = 0.1
 SAME_NATS = 0.1
 """Scores that differ by less, in nats, are equally good."""
 
-MISSED_FIT = 10.0
-"""The fit of a curved exact equation above which it counts as missed. It is about one or less where it holds."""
+MISSED = 10.0
+"""A curved exact equation counts as missed above this mean square residual in tolerances or, if there are only
+conditions and no data, above this fit. Both are about one or less where it holds."""
 
 MAX_REFINEMENTS = 4
 """How often nodes are refined."""
@@ -69,13 +70,8 @@ def _has_curved(model: Model) -> bool:
 
 
 def _is_missed(model: Model, pile: Pile) -> bool:
-    """Whether nonlinear exact equations do not hold: the score is then dominated by their residuals."""
-    fits = {
-        label: pile.shares[label] * pile.size / block.size
-        for i, (label, block) in enumerate(zip(model.labels, model.blocks, strict=True))
-        if model.is_exact(i) and block.is_curved
-    }
-    return any(fit > MISSED_FIT for fit in fits.values())
+    """Whether nonlinear exact equations do not hold, or only far from what the prior expects."""
+    return _has_curved(model) and max(pile.missed, 0.0 if model.data else pile.fit) > MISSED
 
 
 def is_contestable(model: Model, score: Score) -> bool:
@@ -135,7 +131,7 @@ class Steps:
         run: RunOptions,
     ) -> None:
         self.over, self.ties, self.score, self.options, self.run = over, ties, score, search, run
-        self.tolerances = TOLERANCES
+        self.tolerances: tuple[float, ...] = TOLERANCES
         """Those that are still tried at the end, the last one first."""
         self.update: Any = lambda count: None
         self.log: EvaluationLog | None = None
@@ -159,20 +155,18 @@ class Steps:
         contested
             Whether the score of the data given the physics is used instead if this one predicts the data worse.
         """
-        exact = any(model.is_exact(i) for i in range(len(model.blocks)))
-        if not exact:
-            return self.with_curvature(self.descend(model, starts))
         found = self.refined(model, starts, contested=contested)
         done = found.curvature is not None or _is_missed(found.model, found.pile)  # no minimum, so no curvature
         return found if done else self.with_curvature(found)
 
     def refined(self, model: Model, starts: Starts, *, contested: bool) -> Found:
         """Return the minimum with exact equations on enough nodes, without its curvature."""
-        found = self.tightened(model, starts)
+        exact = any(model.is_exact(i) for i in range(len(model.blocks)))
+        found = self.tightened(model, starts) if exact else self.descend(model, starts)
         if found.interrupted:
             return found
         rival = self.rival(model, starts) if contested else None
-        for _ in range(MAX_REFINEMENTS):
+        for _ in range(MAX_REFINEMENTS if exact else 0):
             if rival is not None and self.loss(found, rival) > GUARD_NATS:
                 # Many nodes of a known source can outweigh the data: finer ones do not help.
                 given = self.guarded(found, rival)
@@ -245,7 +239,7 @@ class Steps:
         while len(self.tolerances) > 1:
             with contextlib.suppress(PilescoreError):  # rounding takes too many digits
                 found = self.unhindered(model, starts, self.tolerances[-1], loose=False)
-                if found.interrupted or not found.pile.is_imprecise:
+                if found.interrupted or not (found.pile.is_imprecise or found.best.is_misled):
                     return found
             self.tolerances = self.tolerances[:-1]  # rounding matters on finer nodes all the more
         return self.unhindered(model, starts, self.tolerances[-1], loose=False)

@@ -12,7 +12,6 @@ from .exact import TIGHTEST as TIGHTEST
 from .exact import TOLERANCE as TOLERANCE
 from .exact import contradiction as contradiction
 from .exact import present_tolerance as present_tolerance
-from .exact import with_tightest_tolerances as with_tightest_tolerances
 from .exact import with_tolerances as with_tolerances
 from .features import Features
 from .interface import Bounds, Estimate

@@ -15,11 +15,11 @@ from jaxtyping import Float
 
 from ..covariance import mean_square, operator_size, term_variances
 from ..equations import Nonlinear
-from ..errors import NotPositiveDefiniteError, listed
+from ..errors import listed
 from ..kernels import RBF, Kernel
 from ..model import Model, Observation
 from .lapack import EPS
-from .system import System, solve
+from .system import System
 
 TOLERANCE, TIGHTEST = 1e-6, 1e-7
 """To what fraction of the usual size of its terms an exact equation holds: by default, and at the end of a search. At
@@ -71,27 +71,11 @@ def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool =
 
 
 def present_tolerance(model: Model) -> float:
-    """Return the tolerance of the exact blocks of a model as `with_tolerances` takes it; the tightest if it has none."""
+    """Return the tolerance of exact blocks as `with_tolerances` takes it; the tightest for blocks without one."""
     tight = with_tolerances(model, TIGHTEST, renew=True)
     exact = [rows for block, rows in zip(model.blocks, model.rows, strict=True) if block.exact and not block.is_curved]
     ratios = [float(np.min(model.noise[rows] / tight.noise[rows])) for rows in exact]
     return TIGHTEST * math.sqrt(max(1.0, min(ratios, default=1.0)))
-
-
-def with_tightest_tolerances(model: Model) -> Model:
-    """Return the model with the tightest tolerances of exact blocks at which rounding does not matter."""
-    exact = [i for i in range(len(model.blocks)) if model.is_exact(i)]
-    trial = with_tolerances(model, TIGHTEST)
-    if model.is_nonlinear or not exact or not model.solver.forms_covariance:
-        return trial
-    for tolerance in (TIGHTEST, 10 * TIGHTEST, 100 * TIGHTEST):
-        trial = with_tolerances(model, tolerance)
-        try:
-            if not solve(trial, given=exact, explain=False).is_imprecise:
-                break
-        except NotPositiveDefiniteError:  # a looser one may do
-            continue
-    return trial
 
 
 def contradiction(system: System) -> str:
