@@ -87,8 +87,9 @@ def test_selection_agrees_with_the_library(selected):
     )
     for kernel, best in expected.minima.items():  # the score is flat: other starts end elsewhere, within a nat
         assert abs(found.table.loc[kernel, "pile"] - best.pile.value) * 25 / 2 < 1.0
-    # The tolerance of the exact equation is that of the chosen numbers, not that of the last step before them.
-    assert ps.pile(found.model, score="given_physics").value == pytest.approx(found.summary.pile, abs=1e-7)
+    # The tolerance of the exact equation is that of the chosen numbers, not that of the last step before them, which
+    # moves the score by 3e-4; rounding by 1e-6.
+    assert ps.pile(found.model, score="given_physics").value == pytest.approx(found.summary.pile, abs=1e-5)
     best = expected.minima[found.kernel]
     assert found.values["rate"] == pytest.approx(best.values["rate"], abs=0.1 * best.standard_errors["rate"])
     assert found.standard_errors["rate"] == pytest.approx(best.standard_errors["rate"], rel=0.1)
