@@ -31,7 +31,7 @@ GUARD_NATS = 8.0
 TOLERANCES = (START_TOLERANCE, 10 * TIGHTEST, TIGHTEST)
 """The tolerances of exact equations: at the start of a search, and at its end, where the last one is tried first."""
 
-LOOSE = (0.1, 0.01, 0.001, 1e-4)
+LOOSE = (1.0, 0.1, 0.01, 0.001)
 """The tolerances at which a minimum is followed from equations that hardly bind to exact ones, relative to their terms.
 Exact equations separate hyperparameters that fit the data from those that do not. A descent that begins among the
 latter explains the data by noise, and ends there."""
@@ -239,10 +239,20 @@ class Steps:
         while len(self.tolerances) > 1:
             with contextlib.suppress(PilescoreError):  # rounding takes too many digits
                 found = self.unhindered(model, starts, self.tolerances[-1], loose=False)
-                if found.interrupted or not (found.pile.is_imprecise or found.best.is_misled):
-                    return found
+                if not found.pile.is_imprecise:
+                    return self.loosened(found) if found.best.is_misled and not found.interrupted else found
             self.tolerances = self.tolerances[:-1]  # rounding matters on finer nodes all the more
         return self.unhindered(model, starts, self.tolerances[-1], loose=False)
+
+    def loosened(self, found: Found) -> Found:
+        """Return the minimum at the next tolerance, if slopes lead to it there and the score is the same."""
+        with contextlib.suppress(PilescoreError):
+            again = self.unhindered(found.model, 1, self.tolerances[-2], loose=False)
+            moved = abs(again.pile.free_energy - found.pile.free_energy)
+            if again.interrupted or not again.best.is_misled and moved < SAME_NATS:
+                self.tolerances = self.tolerances[:-1]
+                return again
+        return found
 
     def unhindered(self, model: Model, starts: Starts, tolerance: float, *, loose: bool) -> Found:
         """Return the minimum on nodes that do not hinder it, as far as they can be afforded.
