@@ -327,7 +327,8 @@ def test_sizes_of_nonlinear_equations(tmp_path: Path) -> None:
         path = write(tmp_path, GOOD.replace("dt(u) - k*dxx(u) = 0", equation))
         table.assign(u=scale * table["u"], sigma=scale * table["sigma"]).to_csv(tmp_path / "readings.csv", index=False)
         model = with_tolerances(ps.load_problem(path).model)
-        return float(model.noise[model.rows[len(model.data)]][0]) / NONLINEAR_TOLERANCE**2
+        rows = model.rows[len(model.data)]
+        return float(model.noise[rows][0]) / (NONLINEAR_TOLERANCE**2 * len(model.noise[rows]))
 
     # The prior variance of ∂t u − k ∂x² u at bandwidths 0.3 is 1/0.09 + 3k²/0.3⁴, times the squared size of u.
     problem = ps.load_problem(write(tmp_path))

@@ -34,7 +34,7 @@ from .score import Score, as_score
 
 LOG_TWO_PI = math.log(2 * math.pi)
 
-START_TOLERANCE = 1e-4
+START_TOLERANCE = 1e-5
 """The tolerance of exact equations when they are checked for contradictions, and at the start of a search."""
 
 

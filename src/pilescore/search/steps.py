@@ -31,7 +31,7 @@ GUARD_NATS = 8.0
 TOLERANCES = (START_TOLERANCE, 10 * TIGHTEST, TIGHTEST)
 """The tolerances of exact equations: at the start of a search, and at its end, where the last one is tried first."""
 
-LOOSE = (1.0, 0.1, 0.01, 0.001)
+LOOSE = (0.1, 0.01, 0.001, 1e-4)
 """The tolerances at which a minimum is followed from equations that hardly bind to exact ones, relative to their terms.
 Exact equations separate hyperparameters that fit the data from those that do not. A descent that begins among the
 latter explains the data by noise, and ends there."""
@@ -118,6 +118,11 @@ class Found:
         """The hyperparameters at a bound."""
         return bounds_reached(self.objective.space.positions(self.u), AT_BOUND)
 
+    @property
+    def has_saddle(self) -> bool:
+        """Whether the curvature is that of a saddle, so that there are no standard errors."""
+        return self.curvature is not None and bool(np.isnan(self.curvature.covariance).any())
+
 
 class Steps:
     """The steps of one minimisation: descents at one tolerance and one set of nodes after the other."""
@@ -156,8 +161,15 @@ class Steps:
             Whether the score of the data given the physics is used instead if this one predicts the data worse.
         """
         found = self.refined(model, starts, contested=contested)
-        done = found.curvature is not None or _is_missed(found.model, found.pile)  # no minimum, so no curvature
-        return found if done else self.with_curvature(found)
+        if found.curvature is not None or _is_missed(found.model, found.pile):  # no minimum, so no curvature
+            return found
+        found = self.with_curvature(found)
+        if found.resolution is not None and found.has_saddle and len(self.tolerances) > 1 and not found.interrupted:
+            # Rounding bends a flat score: the curvature needs more digits of the slopes than the score itself.
+            again = self.loosened(found)
+            again = found if again is found else self.with_curvature(again)
+            return found if again.has_saddle else dataclasses.replace(again, descents=found.descents)
+        return found
 
     def refined(self, model: Model, starts: Starts, *, contested: bool) -> Found:
         """Return the minimum with exact equations on enough nodes, without its curvature."""
@@ -249,9 +261,9 @@ class Steps:
         with contextlib.suppress(PilescoreError):
             again = self.unhindered(found.model, 1, self.tolerances[-2], loose=False)
             moved = abs(again.pile.free_energy - found.pile.free_energy)
-            if again.interrupted or not again.best.is_misled and moved < SAME_NATS:
+            if again.interrupted or (not again.best.is_misled and moved < SAME_NATS):
                 self.tolerances = self.tolerances[:-1]
-                return again
+                return dataclasses.replace(again, resolution=found.resolution)
         return found
 
     def unhindered(self, model: Model, starts: Starts, tolerance: float, *, loose: bool) -> Found:

@@ -21,12 +21,9 @@ from ..model import Model, Observation
 from .lapack import EPS
 from .system import System
 
-TOLERANCE, TIGHTEST = 1e-5, 1e-6
-"""To what fraction of the usual size of its terms an exact equation holds at each node: by default, and at the end of a
-search."""
-
-MANY_NODES = 100
-"""Beyond this number of nodes `n` tolerances grow with `√n`, so that finer nodes do not tighten an equation further."""
+TOLERANCE, TIGHTEST = 1e-6, 1e-7
+"""To what fraction of the usual size of its terms an exact equation holds: by default, and at the end of a search. At
+each of `n` nodes it is `√n` times as much, so that finer nodes do not tighten an equation."""
 
 USUAL_BANDWIDTH = 0.3
 """The bandwidth, as a fraction of the extent of all points, of the prior that gives terms their usual size."""
@@ -39,7 +36,7 @@ SOURCE_FACTOR = 10.0
 """How much larger the tolerance of imposed values is that are not zero. Scores may include their density, of which a
 tenfold tolerance keeps two more digits."""
 
-NONLINEAR_TOLERANCE = 1e-4
+NONLINEAR_TOLERANCE = 1e-5
 """The tolerance of nonlinear equations, which is not tightened: gradients through a nonlinear solution lose digits
 twice."""
 
@@ -52,7 +49,7 @@ def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool =
     model
         The model.
     tolerance
-        The tolerance of each of up to a hundred nodes, as a fraction of the usual size of the terms of the operator.
+        The tolerance of all nodes together, as a fraction of the usual size of the terms of the operator.
     renew
         Whether to replace the tolerances of blocks that have one.
     """
@@ -62,8 +59,7 @@ def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool =
     kernel, blocks = _usual_kernel(model), list(model.blocks)
     scale = _scale(model, kernel)
     for i in todo:
-        block = blocks[i]
-        usual = math.sqrt(max(1.0, block.size / MANY_NODES)) * _deviations(kernel, block, scale)
+        block, usual = blocks[i], math.sqrt(blocks[i].size) * _deviations(kernel, blocks[i], scale)
         if block.is_curved:
             blocks[i] = block.within(max(tolerance, NONLINEAR_TOLERANCE) * usual)
             continue
