@@ -56,6 +56,8 @@ def test_the_example_prints_what_it_says(capsys):
     exec(compile(code, "README.md", "exec"), names)
     out = capsys.readouterr().out
     assert NUMBER.sub("…", out) == NUMBER.sub("…", printed)
+    # How many evaluations rounding adds at the end depends on the machine.
+    out, printed = (re.sub(r"after \d+ evaluations", "", text) for text in (out, printed))
     np.testing.assert_allclose(*([float(each) for each in NUMBER.findall(text)] for text in (out, printed)), rtol=0.05)
     best = names["best"]
     assert best.converged

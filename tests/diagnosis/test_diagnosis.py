@@ -314,6 +314,15 @@ def test_directions_that_the_evidence_cannot_tell():
     assert fixed.status == "fine"
 
 
+def test_an_undetermined_prior_variance_alone_is_harmless():
+    few = ps.Model(ps.RBF(0.3), ps.observe(ps.identity, [1.4], at=[0.0], noise=1.0))
+    found = ps.diagnose(few, checks=["flat_direction"], over={"eta": (1e-3, 1e3)})["flat_direction"]
+    assert found.value < 1.0
+    assert found.status == "fine"
+    both = ps.diagnose(few, checks=["flat_direction"], over={"kernel.bandwidth": (0.1, 1)})["flat_direction"]
+    assert both.status == "fired"
+
+
 def test_a_temperature_without_effect():
     far = ps.impose(ps.identity, 0.0, on=ps.domains.nodes_at([[30.0]]), rho=1e-9)
     model = line()

@@ -9,7 +9,8 @@ import pytest
 
 import pilescore as ps
 from pilescore.search import on_common_nodes, search_space
-from pilescore.search.descent import Descent
+from pilescore.search import steps as steps_module
+from pilescore.search.descent import Curvature, Descent
 from pilescore.search.objective import Objective
 from pilescore.search.resolution import (
     SHORTEST_LENGTH,
@@ -21,6 +22,7 @@ from pilescore.search.resolution import (
     with_nodes,
 )
 from pilescore.search.steps import Steps
+from pilescore.solvers import present_tolerance
 
 LINE = ps.Box(x=(0, 1))
 (DX,) = ps.partials(LINE)
@@ -486,3 +488,31 @@ def test_descents_whose_slopes_promise_more_than_rounding_allows_are_misled() ->
     outside = descent.objective.space.bounds[0][0]  # the slope points out of the bounds
     descent.last, descent.status = (np.array([outside]), 0.0, np.array([1.0])), "stalled"
     assert not descent.is_misled
+
+
+@pytest.mark.parametrize("most", [steps_module.LOOSER_NATS, 0.0])
+def test_a_saddle_made_by_rounding_is_looked_at_with_a_looser_tolerance(monkeypatch, most: float) -> None:
+    """Unless the score depends on the tolerance: then there are no standard errors."""
+    seen, real = [], steps_module.find_curvature
+
+    def shaky(objective: Objective, *arguments) -> Curvature:
+        seen.append(present_tolerance(objective.space.model))
+        curvature = real(objective, *arguments)
+        bad = np.full_like(curvature.covariance, np.nan)
+        return curvature if len(seen) > 1 else dataclasses.replace(curvature, covariance=bad)
+
+    monkeypatch.setattr(steps_module, "find_curvature", shaky)
+    monkeypatch.setattr(steps_module, "LOOSER_NATS", most)
+    x = np.linspace(0.1, 1.9, 9)
+    data = ps.observe(ps.identity, np.exp(-x), at=x, noise=0.01)
+    (dx,) = ps.partials(ps.Box(x=(0, 2)))
+    decay = ps.impose(dx + ps.parameter("rate", 0.8), 0.0, on=ps.Box(x=(0, 2)).interior(ps.GaussLegendre(12)))
+    over = {"rate": (0.1, 10), "kernel.bandwidth": (0.3, 3), "eta": (0.1, 1e3)}
+    best = ps.minimize(ps.Model(ps.RBF(0.5), data, decay), over, starts=1)
+    if most:
+        assert seen[1] == pytest.approx(10 * seen[0])
+        assert best.standard_errors["rate"] > 0
+    else:
+        assert len(seen) == 1
+        assert np.isnan(best.curvature.covariance).all()
+    assert abs(best.values["rate"] - 1.0) < 0.02

@@ -46,6 +46,9 @@ LOOSE_NATS = 0.1
 SAME_NATS = 0.1
 """Scores that differ by less, in nats, are equally good."""
 
+LOOSER_NATS = 0.5
+"""How much a looser tolerance may move the score, in nats, if slopes are only reliable there."""
+
 MISSED = 10.0
 """A curved exact equation counts as missed above this mean square residual in tolerances or, if there are only
 conditions and no data, above this fit. Both are about one or less where it holds."""
@@ -261,7 +264,7 @@ class Steps:
         with contextlib.suppress(PilescoreError):
             again = self.unhindered(found.model, 1, self.tolerances[-2], loose=False)
             moved = abs(again.pile.free_energy - found.pile.free_energy)
-            if again.interrupted or (not again.best.is_misled and moved < SAME_NATS):
+            if again.interrupted or (not again.best.is_misled and moved < LOOSER_NATS):
                 self.tolerances = self.tolerances[:-1]
                 return dataclasses.replace(again, resolution=found.resolution)
         return found

@@ -51,7 +51,7 @@ def at_bound(context: DiagnosisContext) -> Finding:
 
 
 def flat_direction(context: DiagnosisContext) -> Finding:
-    """Check along which direction the evidence is nearly constant."""
+    """Check along which direction the evidence is nearly constant; η alone is harmless."""
     name, best = "flat_direction", context.minimum
     slope: np.ndarray | None = None
     curvature = None if best is None else best.curvature
@@ -82,6 +82,7 @@ def flat_direction(context: DiagnosisContext) -> Finding:
         f"The evidence does not determine {shown}.",
         f"fix {'one of them, or tie them' if others else 'it'}; predictions hardly depend on it.",
         below=True,
+        fires=False if first == "eta" and not others else None,
         direction=direction,
         changes=changes.tolist(),
     )
