@@ -1,5 +1,6 @@
 """Evaluations on a cluster: the same numbers, files and errors as on one machine."""
 
+import contextlib
 import functools
 import itertools
 import os
@@ -41,10 +42,24 @@ Y = np.sin(4 * X) + 0.1 * np.random.default_rng(0).standard_normal(9)
 OVER = {"kernel.bandwidth": (0.05, 2.0), "gamma": (1e-3, 1.0)}
 
 
+@contextlib.contextmanager
+def local_client(n_workers):
+    options = {"n_workers": n_workers, "threads_per_worker": 1, "dashboard_address": ":0"}
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
 @pytest.fixture(scope="module")
 def client():
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
-    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+    with local_client(2) as client:
+        yield client
+
+
+@pytest.fixture
+def unforgiving():
+    """A cluster of its own, so that no other test meets its dead worker; one death fails the task."""
+    with local_client(1) as client:
+        client.run_on_scheduler(lambda dask_scheduler: setattr(dask_scheduler, "allowed_failures", 0))
         yield client
 
 
@@ -577,15 +592,15 @@ def test_a_task_is_repeated_if_its_worker_is_killed(client, tmp_path):
         assert list(pool.each(there, [(1,)])) == [2.5]
 
 
-def test_workers_that_die_repeatedly_are_reported(client, tmp_path, monkeypatch):
-    """Earlier scores are on disk, and the error says how many."""
-    client.run_on_scheduler(lambda dask_scheduler: setattr(dask_scheduler, "allowed_failures", 0))
+def test_scores_before_the_workers_died_are_saved_and_counted(unforgiving, tmp_path, monkeypatch):
     monkeypatch.setattr(sweeps, "_batch_results", lambda plan, tasks: killed(plan, None))
     with pytest.raises(
         ps.errors.ClusterError, match=r"1 of them died .* 0 of 2 points are scored; they are saved in .*run.nc"
     ):
-        sweep(closure(), {"gamma": [0.1, 0.2]}, run=ps.RunOptions(client=client, save=tmp_path / "run.nc"))
-    client.restart()  # the other worker may be dying only now
+        sweep(closure(), {"gamma": [0.1, 0.2]}, run=ps.RunOptions(client=unforgiving, save=tmp_path / "run.nc"))
+
+
+def test_a_search_whose_workers_die_says_how_far_it_was(unforgiving, monkeypatch):
     monkeypatch.setattr(objective.CoordinateScore, "from_solution", lambda *arguments: killed(*arguments[:1], None))
     with pytest.raises(ps.errors.ClusterError, match=r"1 of them died .*1 evaluations were started"):
-        minimize(closure(), OVER, run=ps.RunOptions(client=client))
+        minimize(closure(), OVER, run=ps.RunOptions(client=unforgiving))
