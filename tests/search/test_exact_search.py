@@ -11,16 +11,9 @@ import pilescore as ps
 from pilescore.search import on_common_nodes, search_space
 from pilescore.search import steps as steps_module
 from pilescore.search.descent import Curvature, Descent
+from pilescore.search.nodes import SHORTEST_LENGTH, fine_enough, floored, node_gaps, node_grids, with_nodes
 from pilescore.search.objective import Objective
-from pilescore.search.resolution import (
-    SHORTEST_LENGTH,
-    check_resolution,
-    fine_enough,
-    floored,
-    node_gaps,
-    node_grids,
-    with_nodes,
-)
+from pilescore.search.resolution import check_resolution
 from pilescore.search.steps import Steps
 from pilescore.solvers import present_tolerance
 
@@ -362,12 +355,12 @@ def test_nodes_are_refined_as_far_as_can_be_afforded(monkeypatch: pytest.MonkeyP
     data = ps.observe(ps.identity, [1.0, 0.5], at=[0.0, 0.7], noise=0.1)
     model = ps.Model(ps.RBF(0.5), data, ps.impose(DX + ps.identity, 0.0, on=LINE.interior(ps.GaussLegendre(10))))
     for most, count in ((100, 15), (16, 14), (14, 12)):
-        monkeypatch.setattr(ps.search.resolution, "MOST_ROWS", most)
+        monkeypatch.setattr(ps.search.nodes, "MOST_ROWS", most)
         finer = check_resolution(model).finer
         assert finer is not None
         assert finer.physics[0].size == count
         assert with_nodes(model, {"physics.0": [count]}).physics[0].size == count
-    monkeypatch.setattr(ps.search.resolution, "MOST_ROWS", 13)
+    monkeypatch.setattr(ps.search.nodes, "MOST_ROWS", 13)
     assert check_resolution(model).finer is None
 
 

@@ -10,10 +10,11 @@ from scipy.integrate import solve_bvp
 import pilescore as ps
 from pilescore.problems.kernel_search import selection_warnings
 from pilescore.problems.summary import DescentSummary, KernelResult, KernelScore
-from pilescore.search import resolution, search_space
+from pilescore.search import nodes, search_space
 from pilescore.search.descent import Descent
+from pilescore.search.nodes import node_gaps, node_grids, with_shorter
 from pilescore.search.objective import Objective
-from pilescore.search.resolution import check_resolution, node_grids, with_shorter
+from pilescore.search.resolution import check_resolution
 from pilescore.search.steps import MISSED, Steps
 
 LINE = ps.Box(x=(0, 1))
@@ -69,7 +70,7 @@ def test_a_search_goes_on_where_nodes_do_not_hinder_it() -> None:
 
 
 def test_equations_that_the_nodes_cannot_satisfy_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolution, "MOST_ROWS", 12)
+    monkeypatch.setattr(nodes, "MOST_ROWS", 12)
     with pytest.warns(ps.errors.UnresolvedWarning, match="too few"):
         best = ps.minimize(layers(8), OVER, search=ps.SearchOptions(curvature=False))
     assert best.model.size <= 12
@@ -82,7 +83,7 @@ def test_only_axes_that_a_shorter_length_needs_are_refined() -> None:
     dt, dx = ps.partials(square)
     equation = ps.Nonlinear(lambda p, u, u_t, u_x: u_t + u * u_x, of=(ps.identity, dt, dx))
     model = ps.Model(ps.RBF([0.3, 0.3]), physics=ps.impose(equation, 0.0, on=square.interior(ps.GaussLegendre(8))))
-    least = float(1.5 * resolution.node_gaps(model)[1])
+    least = float(1.5 * node_gaps(model)[1])
     model = model.replace({"kernel.bandwidth": [least, least]})
     shorter = with_shorter(model, {"kernel.bandwidth[1]": 0.0})
     assert shorter is not None
@@ -98,13 +99,13 @@ def test_values_at_nonlinear_nodes_are_bounded_too(monkeypatch: pytest.MonkeyPat
     model = layers(8, 0.28)
     least = {"kernel.bandwidth": 0.0}
     assert with_shorter(model, least) is not None
-    monkeypatch.setattr(resolution, "MOST_VALUES", 18)  # one value enters nonlinearly, and Λ: 2·8 + 2
+    monkeypatch.setattr(nodes, "MOST_VALUES", 18)  # one value enters nonlinearly, and Λ: 2·8 + 2
     assert with_shorter(model, least) is None
 
 
 def test_a_result_is_checked_on_more_nodes_than_a_search_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     model = layers(20, 0.3)
-    monkeypatch.setattr(resolution, "MOST_ROWS", 22)
+    monkeypatch.setattr(nodes, "MOST_ROWS", 22)
     found = check_resolution(model)
     assert found.finer is None
     assert np.isfinite(found.moved)

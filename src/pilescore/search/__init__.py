@@ -17,15 +17,15 @@ from .descent import Curvature, DescentResult
 from .descent import find_curvature as find_curvature
 from .landscape import data_free_choice, data_free_landscape
 from .minimum import Minimum, minimize
+from .nodes import node_gaps as node_gaps
+from .nodes import node_grids as node_grids
+from .nodes import with_nodes as with_nodes
 from .objective import Objective as Objective
 from .options import RunOptions, SearchOptions
 from .options import check_options as check_options
 from .resolution import Resolution
 from .resolution import check_resolution as check_resolution
-from .resolution import node_gaps as node_gaps
-from .resolution import node_grids as node_grids
 from .resolution import on_common_nodes as on_common_nodes
-from .resolution import with_nodes as with_nodes
 from .space import SearchSpace as SearchSpace
 from .space import Side as Side
 from .space import bounds_reached as bounds_reached

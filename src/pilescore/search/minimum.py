@@ -23,12 +23,13 @@ from .degrees_of_freedom import degrees_of_freedom, degrees_text
 from .derived import Derived, derived_value
 from .descent import Curvature, DescentResult, Status
 from .fingerprint import fingerprint, function_values, ten_digits
+from .nodes import fine_enough
 from .objective import EvaluationLog, Objective
 from .options import RunOptions, SearchOptions, check_options
-from .resolution import Resolution, fine_enough
-from .space import Side, Ties, search_space
+from .resolution import Resolution
+from .space import Side, Ties, search_space, start_points
 from .standard_errors import coefficient_information, searched_covariance
-from .steps import Found, Steps, is_contestable, start_points
+from .steps import Found, Steps, is_contestable
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

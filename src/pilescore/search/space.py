@@ -6,19 +6,22 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..errors import InputError, as_array, require
+from ..errors import InputError, as_array, as_count, require
 from ..model import Model, find, follow, is_positive, is_temperature, named_paths, path_of
 
 Ties = Mapping[str, Callable[[Mapping[str, Any]], Any]]
 Side = Literal["lower", "upper"]
+
+Starts: TypeAlias = int | Sequence[Mapping[str, Any]]
+"""A number of starts, or the hyperparameters of each."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -239,3 +242,18 @@ def _bounds(name: str, bounds: Any, shape: tuple[int, ...]) -> tuple[np.ndarray,
     for array in arrays:
         require(array.shape in ((), shape), f"over[{name!r}]", array, f"{expected}, or arrays of shape {shape}")
     return np.broadcast_to(arrays[0], shape), np.broadcast_to(arrays[1], shape)
+
+
+def start_points(space: SearchSpace, starts: Starts, seed: int) -> list[Float[np.ndarray, " p"]]:
+    """Return the starts in coordinates."""
+    if isinstance(starts, Mapping):
+        starts = [starts]
+    if isinstance(starts, list | tuple):
+        require(len(starts) > 0, "starts", starts, "at least one start")
+        for start in starts:
+            require(isinstance(start, Mapping), "starts", start, "mappings of names to values")
+        return [space.start(start) for start in starts]
+    counted = isinstance(starts, int | np.integer)
+    require(counted, "starts", starts, "a number of starts, or a list of mappings of names to values")
+    count = as_count(starts, "starts")
+    return [space.start({}), *space.sobol(count - 1, seed)]

@@ -5,22 +5,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from ..errors import PilescoreError, as_count, require
+from ..errors import PilescoreError
 from ..inference import START_TOLERANCE, Pile, Score, systems_of
 from ..model import Model
 from ..parallel import EvaluationPool, checked_client, refuse_nested_clusters
 from ..solvers import TIGHTEST, contradiction, with_tolerances
 from .descent import Curvature, Descent, find_curvature, run_descents
+from .nodes import fine_enough, floored, with_shorter
 from .objective import EvaluationLog, Objective
 from .options import RunOptions, SearchOptions, describe_saving
-from .resolution import Resolution, check_resolution, fine_enough, floored, missed, with_shorter
-from .space import SearchSpace, Side, Ties, bounds_reached, search_space
+from .resolution import Resolution, check_resolution, missed
+from .space import Side, Starts, Ties, bounds_reached, search_space, start_points
 
 AT_BOUND = 1e-6
 """The distance to a bound that counts as at the bound, as a fraction of the range."""
@@ -55,10 +56,6 @@ conditions and no data, above this fit. Both are about one or less where it hold
 
 MAX_REFINEMENTS = 4
 """How often nodes are refined."""
-
-
-Starts: TypeAlias = int | Sequence[Mapping[str, Any]]
-"""A number of starts, or the hyperparameters of each."""
 
 
 def _bends(model: Model) -> bool:
@@ -443,18 +440,3 @@ def _workers(objective: Objective, client: Any) -> Any:
     model, ties = objective.space.model, objective.space.ties
     refuse_nested_clusters(checked_client(client), model.solver)
     return EvaluationPool(client, model.size, objective.function, {"model": model, "ties": dict(ties)})
-
-
-def start_points(space: SearchSpace, starts: Starts, seed: int) -> list[Float[np.ndarray, " p"]]:
-    """Return the starts in coordinates."""
-    if isinstance(starts, Mapping):
-        starts = [starts]
-    if isinstance(starts, list | tuple):
-        require(len(starts) > 0, "starts", starts, "at least one start")
-        for start in starts:
-            require(isinstance(start, Mapping), "starts", start, "mappings of names to values")
-        return [space.start(start) for start in starts]
-    counted = isinstance(starts, int | np.integer)
-    require(counted, "starts", starts, "a number of starts, or a list of mappings of names to values")
-    count = as_count(starts, "starts")
-    return [space.start({}), *space.sobol(count - 1, seed)]
