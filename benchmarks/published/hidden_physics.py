@@ -106,6 +106,7 @@ def _identification(
         pose=pose,
         measure=_errors(truth),
         judge=yardstick.smaller({"largest relative error": error}),
+        truth=truth,
         draws=10,
         quick=2,
     )

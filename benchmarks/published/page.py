@@ -25,7 +25,8 @@ MEANING = """
 the data. A draw has a *warning* if the selection warns, if its diagnosis reports a failure, or if there is no result.
 A problem is *silently wrong* if the result is worse than the published one and fewer than half of the draws warn.
 That is the worst outcome: the user has no reason to doubt the result. A problem that is refused, or has no result, is
-worse but not silent. Published coefficients from noisy snapshots are single draws.
+worse but not silent. Published coefficients from noisy snapshots are single draws. Where our
+standard error is as large as the published error, one draw cannot tell which method is better.
 """
 
 MORE = "`python -m benchmarks.published --show NAME` prints a problem file, and `--only NAME` runs it."

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import pilescore as ps
 
-from .yardstick import SPREAD, Measured, Posed, Verdict, Yardstick, medians
+from .yardstick import SPREAD, Measured, Posed, Verdict, Yardstick, medians, standard_errors_away
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,6 +165,9 @@ def line(yardstick: Yardstick, row: Row | None) -> str:
     draws = [] if row is None else row.draws
     refusals = [f"refused: {draw.refused}" for draw in draws if draw.refused]
     found = refusals[0][:200] if refusals else shown(judged.measured) or "no result"
+    if yardstick.truth and draws and not refusals:
+        away = standard_errors_away([draw.measured for draw in draws], yardstick.truth)
+        found += f"; at most {away:.1f} standard errors from the truth"
     if row is not None and judged.state == "some draws":
         found += f" ({len(draws)} of {row.planned} draws)"
     told = f"{judged.warned} of {len(draws)}" if draws else "–"

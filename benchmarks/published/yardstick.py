@@ -68,6 +68,8 @@ class Yardstick:
     """The numbers of interest in a result, for the number of a draw."""
     judge: Callable[[Measured], Verdict]
     """The verdict on the medians over all draws."""
+    truth: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """True values of estimates, where they are known, to show how many standard errors these are away."""
     draws: int = 1
     quick: int = 1
     """The number of draws of a quick run."""
@@ -105,6 +107,11 @@ def estimates(found: ps.problems.Selection, names: Sequence[str]) -> Measured:
     """Return inferred parameters and their standard errors."""
     values = {name: found.values[name] for name in names}
     return values | {name + SPREAD: found.standard_errors[name] for name in names}
+
+
+def standard_errors_away(draws: Sequence[Measured], truth: Mapping[str, float]) -> float:
+    """Return how many standard errors the estimates of the worst draw are away from the truth."""
+    return max(abs(draw[name] - value) / draw[name + SPREAD] for draw in draws for name, value in truth.items())
 
 
 def derived(found: ps.problems.Selection, name: str, operator: str, at: Sequence[float]) -> Measured:

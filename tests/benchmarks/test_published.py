@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from benchmarks.published import certified, failure_modes, kernel_learning, nonlinear, rows, smoke, solvers, yardstick
 from benchmarks.published.__main__ import YARDSTICKS, main
+from benchmarks.published.page import PAGE
 from scipy.optimize import curve_fit
 
 import pilescore as ps
@@ -195,6 +196,16 @@ def test_the_page_and_the_problem_files(tmp_path, capsys):
     assert all(f"### {name}\n" in text for name in NAMES)
     assert main(["--show", "rat42"]) == 0
     assert 'equation = "dx(y) = r*y*(1 - y/K)"' in capsys.readouterr().out
+
+
+def test_the_page_of_the_documentation_shows_the_stored_results(tmp_path):
+    assert main(["--page"], tmp_path / "published.md") == 0
+    assert (tmp_path / "published.md").read_text() == PAGE.read_text()
+
+
+def test_estimates_are_compared_with_the_truth_in_standard_errors():
+    draws = [{"a": 1.2, "a ±": 0.1, "b": 3.0, "b ±": 1.0}, {"a": 1.0, "a ±": 0.1, "b": -1.0, "b ±": 1.5}]
+    assert yardstick.standard_errors_away(draws, {"a": 1.0, "b": 3.5}) == pytest.approx(3.0)
 
 
 def test_nonlinear_errors():
