@@ -47,7 +47,7 @@ def is_said(best: ps.Minimum) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--save", type=Path)
     options = parser.parse_args()

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import pilescore as ps
 
-from .yardstick import SPREAD, Measured, Posed, Verdict, Yardstick, medians, standard_errors_away
+from .yardstick import SPREAD, Measured, Posed, Verdict, Yardstick, draws_within, medians
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,8 +166,8 @@ def line(yardstick: Yardstick, row: Row | None) -> str:
     refusals = [f"refused: {draw.refused}" for draw in draws if draw.refused]
     found = refusals[0][:200] if refusals else shown(judged.measured) or "no result"
     if yardstick.truth and draws and not refusals:
-        away = standard_errors_away([draw.measured for draw in draws], yardstick.truth)
-        found += f"; at most {away:.1f} standard errors from the truth"
+        within = draws_within(2.0, [draw.measured for draw in draws], yardstick.truth)
+        found += f"; both within two standard errors of the truth in {within} of {len(draws)}"
     if row is not None and judged.state == "some draws":
         found += f" ({len(draws)} of {row.planned} draws)"
     told = f"{judged.warned} of {len(draws)}" if draws else "–"

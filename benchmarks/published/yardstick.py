@@ -69,7 +69,7 @@ class Yardstick:
     judge: Callable[[Measured], Verdict]
     """The verdict on the medians over all draws."""
     truth: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """True values of estimates, where they are known, to show how many standard errors these are away."""
+    """True values of estimates, where they are known, to show whether standard errors are honest."""
     draws: int = 1
     quick: int = 1
     """The number of draws of a quick run."""
@@ -109,9 +109,12 @@ def estimates(found: ps.problems.Selection, names: Sequence[str]) -> Measured:
     return values | {name + SPREAD: found.standard_errors[name] for name in names}
 
 
-def standard_errors_away(draws: Sequence[Measured], truth: Mapping[str, float]) -> float:
-    """Return how many standard errors the estimates of the worst draw are away from the truth."""
-    return max(abs(draw[name] - value) / draw[name + SPREAD] for draw in draws for name, value in truth.items())
+def draws_within(standard_errors: float, draws: Sequence[Measured], truth: Mapping[str, float]) -> int:
+    """Return in how many draws all estimates lie within this many standard errors of the truth."""
+    return sum(
+        all(abs(draw[name] - value) <= standard_errors * draw[name + SPREAD] for name, value in truth.items())
+        for draw in draws
+    )
 
 
 def derived(found: ps.problems.Selection, name: str, operator: str, at: Sequence[float]) -> Measured:
