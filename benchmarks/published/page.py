@@ -18,6 +18,10 @@ certified estimates, or the errors of another method. It is posed as a newcomer 
 the equation, the conditions and the data. Nothing else is given: no noise of equations and conditions, no nodes, no
 kernel, no score, no starts. Unknown parameters have wide ranges, which are not centred on the answer. The problems
 and the criteria were written before the first run.
+
+The rate is not that of unseen problems. The benchmark was run many times while the library was written, and some
+defaults of exact and nonlinear equations, such as tolerances and limits of effort, were settled with the results of
+both misra1a, rat42, lanczos3, boxbod, burgers, reaction and the hidden equations in view. The table shows the last run.
 """
 
 MEANING = """
@@ -39,7 +43,7 @@ def page(yardsticks: Sequence[Yardstick], rows: Mapping[str, Row]) -> str:
     parts = [
         HEAD,
         "# Published problems, posed with the defaults\n",
-        _filled(INTRODUCTION),
+        *map(_filled, INTRODUCTION.split("\n\n")),
         f"**{totals(yardsticks, rows)}**\n",
         f"{table}\n",
         _filled(MEANING),
