@@ -1,6 +1,7 @@
 """The command line: output, exit codes, and resumed work."""
 
 import contextlib
+import gc
 import json
 import signal
 import subprocess
@@ -219,6 +220,27 @@ def test_a_lost_interrupt_stops_the_work_at_its_next_step(monkeypatch, tmp_path,
 
     monkeypatch.setattr("pilescore.studies.runner.run_study", lose)
     assert cli.main(["study", "poisson", "--out", str(tmp_path / "out")]) == 130
+    said = capsys.readouterr().err.strip()
+    assert said.startswith("pilescore: interrupted: Finished work is kept.")
+
+
+def test_an_interrupt_lost_during_garbage_collection_prints_no_traceback(monkeypatch, tmp_path, capsys):
+    def interrupted(phase, info):
+        signal.raise_signal(signal.SIGINT)
+
+    def lose(study, settings, run):
+        gc.callbacks.append(interrupted)
+        try:
+            gc.collect()
+        finally:
+            gc.callbacks.remove(interrupted)
+        run.say("[2/5] the next step")
+        raise AssertionError("the work went on")
+
+    monkeypatch.setattr("pilescore.studies.runner.run_study", lose)
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    assert cli.main(["study", "poisson", "--out", str(tmp_path / "out")]) == 130
+    assert sys.unraisablehook is sys.__unraisablehook__
     said = capsys.readouterr().err.strip()
     assert said.startswith("pilescore: interrupted: Finished work is kept.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.resources
 import json
 import math
@@ -10,7 +11,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -370,12 +371,29 @@ def _progress(text: str) -> None:
 
 
 _interrupted = threading.Event()
-"""Whether Ctrl-C or `kill` came. JAX loses a `KeyboardInterrupt` that comes at the wrong moment of a compilation."""
+"""Whether Ctrl-C or `kill` came. Python and JAX lose a `KeyboardInterrupt` that comes during garbage collection or at
+the wrong moment of a compilation."""
 
 
 def _interrupt(number: int, frame: Any) -> NoReturn:
     _interrupted.set()
     raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _quiet_interrupts() -> Iterator[None]:
+    """Print no traceback for a lost Ctrl-C, which `_progress` acts on; other lost exceptions are printed as before."""
+    print_lost = sys.unraisablehook
+
+    def hook(lost: sys.UnraisableHookArgs) -> None:
+        if not (_interrupted.is_set() and issubclass(lost.exc_type, KeyboardInterrupt)):
+            print_lost(lost)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = print_lost
 
 
 def main(arguments: Sequence[str] | None = None, command: click.Command = commands, program: str = "pilescore") -> int:
@@ -386,7 +404,8 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = comman
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # shells let jobs in the background ignore it
         signal.signal(signal.SIGINT, _interrupt)
     try:
-        return command.main(words, prog_name=program, standalone_mode=False) or 0
+        with _quiet_interrupts():
+            return command.main(words, prog_name=program, standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return BAD_INPUT
