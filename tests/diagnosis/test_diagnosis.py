@@ -288,6 +288,15 @@ def test_a_kernel_that_does_not_suit_is_found_with_its_direction():
     assert suited.status == "fine"
 
 
+@pytest.mark.slow
+def test_a_kernel_is_checked_for_an_exact_equation_too():
+    model = dataclasses.replace(plane(), rho=None)
+    found = ps.diagnose(model, checks=["ill_suited_kernel"], progress=False)["ill_suited_kernel"]
+    assert found.status == "fine"  # given the exact equation, its draws follow the characteristics as they are
+    assert found.details["data_free_gain"] > 30
+    assert abs(np.array(found.details["direction"]) @ [np.cos(0.9), np.sin(0.9)]) > 0.98
+
+
 def test_a_finer_rule_is_that_of_the_nodes():
     x = np.linspace(0, 1, 15)
     data = ps.observe(ps.identity, np.exp(-30 * (x - 0.5) ** 2), at=x, gamma=1e-3)

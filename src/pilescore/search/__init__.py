@@ -28,8 +28,11 @@ from .resolution import check_resolution as check_resolution
 from .resolution import on_common_nodes as on_common_nodes
 from .space import SearchSpace as SearchSpace
 from .space import Side as Side
+from .space import Ties as Ties
 from .space import bounds_reached as bounds_reached
 from .space import search_space as search_space
+from .steps import Found as Found
+from .steps import Steps as Steps
 from .sweeps import sweep
 
 __all__ = [

@@ -4,6 +4,9 @@ A Gaussian process is conditioned on an exact equation by a noise far below anyt
 size of the terms of the equation. The covariance of many nodes of a smooth kernel is singular to working precision;
 with a tolerance of `ε` prior deviations its condition number is at most about `N/ε²`. The tolerance does not depend on
 the hyperparameters, except where rounding demands a larger one, so that scores at others are comparable.
+
+The rows are factored whole. A pivoted Cholesky factor of their rank is about twice as fast at 2000 nodes, and its
+last pivots, which are near rounding, cost one or two more digits of the score and nearly all of its derivatives.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import warnings
@@ -13,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ...errors import PilescoreError, PrecisionWarning, UnresolvedWarning
+from ...errors import PilescoreError, PrecisionWarning
 from ...inference import Score
 from ...kernels import Kernel, Product, Radial, Scalar, Scaled, Sum, real
 from ...model import Model, eta_and_temperatures
-from ...search import Minimum, RunOptions, SearchOptions, minimize
+from ...search import Found, RunOptions, SearchOptions, Steps, Ties
+from ...solvers import with_tolerances
 from ..context import DiagnosisContext, free_energy, is_precise, length_names
 from ..findings import Finding
 
@@ -30,12 +32,13 @@ SHAPE_START = 1.0
 CLEAR_NATS = 3.0
 """The data are used only if a stretched kernel gains more nats than this without them."""
 
-SEARCH = SearchOptions(tolerance=1e-5, max_evaluations=60, curvature=False, refine=False)
+SEARCH = SearchOptions(tolerance=1e-5, max_evaluations=60)
 """How the stretch is searched: its gain needs few digits."""
 
-QUIET = RunOptions(progress=False)
-
 GIVEN_PHYSICS = Score("physics")
+
+LOOSE = 0.01
+"""The tolerance of exact equations without data, relative to their terms: it shows which directions they prefer."""
 
 WIDEST_FACTOR = 1e4
 """Bounds of temperatures and lengths while a stretched kernel is tried, as a factor both ways."""
@@ -126,7 +129,6 @@ def ill_suited_kernel(context: DiagnosisContext) -> Finding:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrecisionWarning)
-            warnings.simplefilter("ignore", UnresolvedWarning)  # nodes are not refined here: the gain needs few digits
             data_free_gain, shape = _gain_without_data(model, dimension)
             gain, count, unit = data_free_gain, sum(block.size for block in model.physics), "node"
             if model.data and data_free_gain > CLEAR_NATS:
@@ -179,12 +181,15 @@ def stretched_kernel(kernel: Kernel, shape: Float[np.ndarray, " p"]) -> Kernel:
 
 def _gain_without_data(model: Model, dimension: int) -> tuple[float, np.ndarray]:
     """Return the nats gained by the best stretch for the homogeneous equation alone, and its shape."""
-    homogeneous = [eqx.tree_at(lambda b: b.values, block, np.zeros(block.size)) for block in model.physics]
+    # The values of exact equations are not scored, so those here hold to a tolerance and count as measured.
+    homogeneous = [
+        dataclasses.replace(block, values=np.zeros(block.size), exact=False)
+        for block in with_tolerances(model, LOOSE, renew=True).physics
+    ]
     start = np.zeros(dimension * (dimension + 1) // 2 - 1)
     alone = model.replace(kernel=stretched_kernel(model.kernel, start), data=(), physics=homogeneous)
     best = _search_shape(alone, Score())
-    gain = 0.5 * alone.size * (float(best.descents[0].path["pile"][0]) - best.pile.value)
-    return gain, _shape(best.model)
+    return free_energy(alone, Score()) - best.pile.free_energy, _shape(best.model)
 
 
 def _gain_with_data(models: list[Model], shapes: list[np.ndarray]) -> tuple[float, np.ndarray]:
@@ -200,11 +205,11 @@ def _gain_with_data(models: list[Model], shapes: list[np.ndarray]) -> tuple[floa
     shapes
         The shapes that the equation prefers at the present lengths, and at longer ones, which nodes resolve better.
     """
-    plain = [minimize(model, _wide_bounds(model), score=GIVEN_PHYSICS, search=SEARCH, run=QUIET) for model in models]
-    precise = [minimum for minimum in plain if is_precise(minimum.pile)]
+    plain = [_steps(_wide_bounds(model), GIVEN_PHYSICS).descend(model, 1) for model in models]
+    precise = [found for found in plain if is_precise(found.pile)]
     if not precise:
         return 0.0, shapes[0]
-    best = min(precise, key=lambda minimum: minimum.pile.value)
+    best = min(precise, key=lambda found: found.pile.value)
     before, start = best.pile.free_energy, best.model
     choices = itertools.product(shapes, STRETCH_FRACTIONS, LENGTH_FACTORS, NOISE_FACTORS)
     trial = min((_trial(start, *choice) for choice in choices), key=_energy)
@@ -246,7 +251,7 @@ def _wide_bounds(model: Model) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def _search_shape(model: Model, score: Score) -> Minimum:
+def _search_shape(model: Model, score: Score) -> Found:
     """Return the minimum over the stretch, common to all parts of the kernel; with data also over lengths and noise."""
     first, *others = _shape_names(model)
     over = {first: (-SHAPE_BOUND, SHAPE_BOUND), **(_wide_bounds(model) if score.given == "physics" else {})}
@@ -255,7 +260,12 @@ def _search_shape(model: Model, score: Score) -> Minimum:
     if score.given != "physics":
         shapes += [sign * SHAPE_START * unit for unit in np.eye(len(shapes[0])) for sign in (1, -1)]
     starts = [{first: shape} for shape in shapes]
-    return minimize(model, over, starts=starts, ties=ties, score=score, search=SEARCH, run=QUIET)
+    return _steps(over, score, ties).descend(model, starts)
+
+
+def _steps(over: dict[str, Any], score: Score, ties: Ties | None = None) -> Steps:
+    """Return the steps of a search. Descents leave tolerances and nodes as they are: the gain needs few digits."""
+    return Steps(over, ties, score, SEARCH, RunOptions(progress=False))
 
 
 def _shape(model: Model) -> np.ndarray:
