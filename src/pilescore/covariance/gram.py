@@ -227,12 +227,11 @@ def _blocks(
     """Iterate over the covariances of pairs of tiles."""
     require_float64()
     arrays, form = split(kernel)
-
-    def started(first: Tile, second: Tile) -> Array:
-        spec = (form, first.indices, second.indices)
-        return _block(spec, arrays, eta, first.points, first.table, second.points, second.table)
-
-    for first, second, values in started_ahead((a, b, started(a, b)) for a, b in pairs):
+    started = (
+        (a, b, _block((form, a.indices, b.indices), arrays, eta, a.points, a.table, b.points, b.table))
+        for a, b in pairs
+    )
+    for first, second, values in started_ahead(started):
         out = first.to_values(np.asarray(values))
         yield first, second, out[:, : second.size] if second.matrix is None else out @ second.matrix.T
 

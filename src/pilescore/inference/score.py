@@ -65,14 +65,14 @@ class Score:
 
     def given_blocks(self, model: Model) -> tuple[int, ...]:
         """Return the positions, in `model.blocks`, of the blocks that are conditioned on."""
-        given = self.resolved(model).given
-
-        def is_given(i: int) -> bool:
-            block = model.blocks[i]
-            kinds = {"exact": model.is_exact(i), "homogeneous": block.zero, "constant": block.constant}
-            return given == "physics" or kinds[given]
-
-        return tuple(i for i in range(len(model.data), len(model.blocks)) if is_given(i))
+        given, physics = self.resolved(model).given, range(len(model.data), len(model.blocks))
+        if given == "physics":
+            return tuple(physics)
+        if given == "exact":
+            return tuple(i for i in physics if model.is_exact(i))
+        return tuple(
+            i for i in physics if (model.blocks[i].zero if given == "homogeneous" else model.blocks[i].constant)
+        )
 
     def check(self, model: Model) -> None:
         """Raise an `InputError` if a model cannot be scored this way."""
