@@ -10,7 +10,8 @@ import pytest
 import pilescore as ps
 from pilescore.search import on_common_nodes, search_space
 from pilescore.search import steps as steps_module
-from pilescore.search.descent import Curvature, Descent
+from pilescore.search.curvature import Curvature
+from pilescore.search.descent import Descent
 from pilescore.search.nodes import SHORTEST_LENGTH, fine_enough, floored, node_gaps, node_grids, with_nodes
 from pilescore.search.objective import Objective
 from pilescore.search.resolution import check_resolution

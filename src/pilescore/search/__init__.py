@@ -10,11 +10,12 @@ from .choice import default_bounds as default_bounds
 from .choice import free_name as free_name
 from .comparison import compare
 from .comparison import ranked as ranked
+from .curvature import Curvature
+from .curvature import find_curvature as find_curvature
 from .degrees_of_freedom import degrees_text as degrees_text
 from .derived import Derived
 from .derived import derived_value as derived_value
-from .descent import Curvature, DescentResult
-from .descent import find_curvature as find_curvature
+from .descent import DescentResult
 from .landscape import data_free_choice, data_free_landscape
 from .minimum import Minimum, minimize
 from .nodes import node_gaps as node_gaps

@@ -19,7 +19,7 @@ from ..errors import PilescoreError
 from ..inference import Score, WarmStart, left_out_variances, systems_of
 from ..model import Model
 from ..solvers import System
-from .descent import Curvature
+from .curvature import Curvature
 from .space import SearchSpace
 from .standard_errors import STEP, Information
 

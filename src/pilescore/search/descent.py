@@ -1,4 +1,4 @@
-"""Descents of PILE from several starts, and the curvature at the minimum."""
+"""Descents of PILE from several starts."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from scipy.optimize import minimize as scipy_minimize
 from ..errors import PilescoreError, listed
 from ..inference import Pile, Score, WarmStart, systems_of
 from ..parallel import ONE_BLAS_THREAD, cores, threads
+from .curvature import Curvature, find_curvature
 from .objective import DescentStart, Evaluated, Objective, SearchStoppedError
-from .space import SearchSpace
 
 FIRST_STEP = 0.5
 """The length of the first step in the coordinate that moves most: half a unit of a logarithm, or half a range."""
 
-FIRST_DIFFERENCE = 1e-3
-"""The first step of the difference quotients of the gradient, in coordinates."""
-
-COARSER_DIFFERENCES = 10.0
-"""How much larger these steps are for models with exact equations, whose scores have fewer digits."""
-
 NEGLIGIBLE_NATS = 0.01
 """A descent that rounding stops has converged if its slopes promise less than this, in nats."""
 
-SADDLE_NATS = 1.0
-"""A second derivative below minus this is a saddle. Above it, a factor of e, or a whole range, changes the evidence by
-half a nat at most: the direction is flat."""
+MOST_NEWTON_STEPS = 20
+"""How many Newton steps follow a descent that has stopped in a narrow valley."""
+
+SHORTENED = (1.0, 0.5, 0.25, 0.125)
+"""The fractions of a Newton step that are tried, the whole step first."""
+
+SUFFICIENT = 0.1
+"""A step is taken if it gains at least this fraction of what the slope along it promises."""
 
 PARALLEL_SIZES = range(500, 4000)
 """Numbers of observations for which starts run in parallel, with one BLAS thread each. Below, Python takes most of the
@@ -91,39 +90,6 @@ class DescentResult:
 
     def __repr__(self) -> str:
         return f"DescentResult(pile={self.pile:.6g}, evaluations={self.evaluations}, status={self.status!r})"
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Curvature:
-    """The Hessian of the free energy `F = N·PILE/2` at the minimum, in the coordinates of the search.
-
-    Examples
-    --------
-    >>> import numpy as np, pilescore as ps
-    >>> x = np.linspace(0, 1, 20)
-    >>> noisy = np.sin(6 * x) + 0.1 * np.random.default_rng(0).standard_normal(20)
-    >>> model = ps.Model(ps.RBF(0.3), data=ps.observe(ps.identity, noisy, at=x), gamma=0.02)
-    >>> best = ps.minimize(model, over={"kernel.bandwidth": (0.05, 5.0), "gamma": (1e-4, 1.0)})
-    >>> curvature = best.curvature
-    >>> curvature.names, curvature.hessian.shape, len(curvature.flat)
-    (('kernel.bandwidth', 'gamma'), (2, 2), 0)
-    >>> relative = curvature.standard_errors["gamma"]  # of log γ, and so relative
-    >>> abs(best.standard_errors["gamma"] - relative * best.values["gamma"]) < 1e-12
-    True
-    """
-
-    names: tuple[str, ...]
-    """The hyperparameters that are not at a bound, one for each row."""
-    hessian: Float[np.ndarray, "q q"]
-    """`∂²F` in `log v` of positive hyperparameters and, for others, in `v` divided by the range of its bounds."""
-    standard_errors: Mapping[str, float]
-    """Square roots of the diagonal of the inverse Hessian, in the same coordinates; NaN at a saddle. A flat direction
-    counts as wide as the bounds. If η is profiled, temperatures include its uncertainty."""
-    flat: tuple[Mapping[str, float], ...]
-    """Unit vectors along which the evidence is nearly constant: one standard deviation leaves the bounds, or the
-    evidence rises slightly on both sides."""
-    covariance: Float[np.ndarray, "q q"]
-    """The inverse Hessian with the same provisions: its diagonal holds the squares of `standard_errors`."""
 
 
 class Descent:
@@ -222,6 +188,72 @@ class Descent:
         if promised < NEGLIGIBLE_NATS:
             self.status = "converged"
             self.reason = f"rounding allows no further step, and a full step promises {promised:.1e} nats"
+
+    def polish(self) -> None:
+        """Go on by Newton steps if L-BFGS-B has stopped where slopes promise more.
+
+        Precise data determine some directions 10⁴ times as sharply as others. L-BFGS-B cannot follow such a narrow
+        valley: its steps are as long as the valley is wide. Newton's are as long as the valley. Second derivatives are
+        computed once by differences, and updated with each step.
+        """
+        if not self.is_misled or self.best is None:
+            return
+        space, u = self.objective.space, self.best[0]
+        low, high = np.array(space.bounds).T
+        hessian, updated = None, False
+        free: list[int] = []
+        try:
+            pile, gradient = self._evaluate(u)
+            for _ in range(MOST_NEWTON_STEPS):
+                slopes, before = 0.5 * pile.size * gradient, free
+                free = np.flatnonzero(np.where(slopes > 0, u > low, u < high)).tolist()
+                if hessian is None or free != before:
+                    names = [space.names[i] for i in free]
+                    curvature = find_curvature(self.objective, u, names, pile.size, self.warm_start)
+                    if curvature is None:
+                        return
+                    hessian, updated = curvature.hessian, False
+                eigenvalues, vectors = np.linalg.eigh(hessian)
+                step = np.zeros(len(u))
+                # Flat and downward directions: no farther than if a unit, a factor of e, changed PILE by half a nat.
+                step[free] = -vectors @ ((vectors.T @ slopes[free]) / np.maximum(np.abs(eigenvalues), 1.0))
+                promised = -0.5 * float(step @ slopes)
+                if promised < NEGLIGIBLE_NATS:
+                    self.status, self.reason = "converged", f"a Newton step promises {promised:.1e} nats"
+                    return
+                found = self._along(u, step, pile, slopes)
+                if found is None and not updated:
+                    return
+                if found is None:  # the updated second derivatives mislead
+                    hessian = None
+                    continue
+                ahead, pile, gradient = found
+                moved, change = (ahead - u)[free], (0.5 * pile.size * gradient - slopes)[free]
+                u, hessian, updated = ahead, _updated(hessian, moved, change), True
+                self.last = (u, self.scale * (pile.value - self.first), self.scale * gradient)
+                self.path.append((u, pile.value))
+        except SearchStoppedError:
+            return
+
+    def _along(
+        self,
+        u: Float[np.ndarray, " p"],
+        step: Float[np.ndarray, " p"],
+        pile: Pile,
+        slopes: Float[np.ndarray, " p"],
+    ) -> tuple[Float[np.ndarray, " p"], Pile, Float[np.ndarray, " p"]] | None:
+        """Return the first point along a step, shortened as needed, that is lower; None if there is none."""
+        low, high = np.array(self.objective.space.bounds).T
+        for fraction in SHORTENED:
+            ahead = np.clip(u + fraction * step, low, high)
+            try:
+                found, gradient = self._evaluate(ahead)
+            except PilescoreError:
+                self.rejected += 1
+                continue
+            if pile.free_energy - found.free_energy > -SUFFICIENT * float((ahead - u) @ slopes) > 0.0:
+                return ahead, found, gradient
+        return None
 
     @property
     def is_misled(self) -> bool:
@@ -351,81 +383,16 @@ def run_descents(objective: Objective, starts: Iterable[Float[np.ndarray, " p"]]
     return descents, interrupted
 
 
-def find_curvature(
-    objective: Objective,
-    u: Float[np.ndarray, " p"],
-    free: Sequence[str],
-    size: int,
-    warm_start: WarmStart | None = None,
-) -> Curvature | None:
-    """Return the Hessian at `u` by central differences of the gradient; None if a neighbour cannot be scored.
+def _updated(
+    hessian: Float[np.ndarray, "q q"], moved: Float[np.ndarray, " q"], change: Float[np.ndarray, " q"]
+) -> Float[np.ndarray, "q q"] | None:
+    """Return second derivatives updated by BFGS with a step and the change of the slopes along it.
 
-    Parameters
-    ----------
-    objective
-        The objective of the search.
-    u
-        The coordinates of the minimum.
-    free
-        The names of the hyperparameters that are not at a bound.
-    size
-        The number of observations that PILE was divided by.
-    warm_start
-        Where nonlinear models are solved from.
+    None if the slope does not rise along the step: they have to be computed again.
     """
-    space = objective.space
-    rows = [space.names.index(name) for name in free]
-    if not rows:
+    rise, expected = float(moved @ change), hessian @ moved
+    if rise <= 0.0 or float(moved @ expected) <= 0.0:
         return None
-    hessian, scale = np.empty((len(rows), len(rows))), np.empty(len(rows))
-    exact = any(space.model.is_exact(i) for i in range(len(space.model.blocks)))
-    coarser = COARSER_DIFFERENCES if exact else 1.0
-    first = coarser * FIRST_DIFFERENCE
-    try:
-        objective.prefetch((point for row in rows for point in _neighbours(u, row, first)), warm_start)
-        for i, row in enumerate(rows):
-            step = first
-            for _ in range(4):  # until the step is short compared with the standard deviation that it measures
-                points = _neighbours(u, row, step)
-                objective.prefetch(points, warm_start)
-                after, before = (objective.evaluate(point, warm_start) for point in points)
-                hessian[i] = 0.5 * size * (after[1] - before[1])[rows] / (2 * step)
-                scale[i] = math.log(after[0].eta / before[0].eta) / (2 * step)  # ∂ log η̂, zero unless η is profiled
-                deviation = 1.0 / math.sqrt(abs(hessian[i, i])) if hessian[i, i] else math.inf
-                if step <= coarser * 0.01 * deviation:
-                    break
-                step = coarser * 0.005 * deviation
-    except PilescoreError:
-        return None
-    finally:
-        objective.cancel()
-    hessian = 0.5 * (hessian + hessian.T)
-    eigenvalues, vectors = np.linalg.eigh(hessian)
-    least = least_curvature(space, rows, vectors)
-    covariance = vectors / np.maximum(eigenvalues, least) @ vectors.T
-    if objective.score.profiled:
-        # A profiled temperature is τ·η̂: log η̂ adds its own variance 2/N and its covariance with the coordinates.
-        moved, rescaled = covariance @ scale, space.temperatures[rows].astype(float)
-        both = np.outer(rescaled, moved)
-        covariance = covariance + both + both.T + np.outer(rescaled, rescaled) * (scale @ moved + 2.0 / size)
-    if np.any(eigenvalues <= -np.maximum(least, SADDLE_NATS)):
-        covariance = np.full_like(covariance, math.nan)
-    errors = dict(zip(free, np.sqrt(covariance.diagonal()).tolist(), strict=True))
-    flat = [dict(zip(free, vector.tolist(), strict=True)) for vector in vectors.T[eigenvalues < least]]
-    return Curvature(tuple(free), hessian, errors, tuple(flat), covariance)
-
-
-def least_curvature(
-    space: SearchSpace, rows: Sequence[int], vectors: Float[np.ndarray, "q q"]
-) -> Float[np.ndarray, " q"]:
-    """Return the curvature at which one standard deviation along each column reaches from one bound to the other."""
-    low, high = np.array(space.bounds).T
-    least: Float[np.ndarray, " q"] = (np.abs(vectors) / (high - low)[rows, None]).max(axis=0) ** 2
-    return least
-
-
-def _neighbours(u: Float[np.ndarray, " p"], row: int, step: float) -> list[Float[np.ndarray, " p"]]:
-    """Return the two points one step after and before a point along one coordinate."""
-    unit = np.zeros(len(u))
-    unit[row] = step
-    return [u + unit, u - unit]
+    return np.asarray(
+        hessian + np.outer(change, change) / rise - np.outer(expected, expected) / float(moved @ expected)
+    )

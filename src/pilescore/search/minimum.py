@@ -19,9 +19,10 @@ from ..nonlinear import Solution
 from ..parallel import cluster_errors, progress_bar
 from ..solvers import contradiction
 from ..storage import DatasetFile
+from .curvature import Curvature
 from .degrees_of_freedom import degrees_of_freedom, degrees_text
 from .derived import Derived, derived_value
-from .descent import Curvature, DescentResult, Status
+from .descent import DescentResult, Status
 from .fingerprint import fingerprint, function_values, ten_digits
 from .nodes import fine_enough
 from .objective import EvaluationLog, Objective

@@ -18,7 +18,7 @@ from ..inference import Score, WarmStart, systems_of
 from ..model import Model
 from ..nonlinear import jets_of, observed_at
 from ..solvers import solve
-from .descent import Curvature, least_curvature
+from .curvature import Curvature, least_curvature
 from .space import SearchSpace
 
 STEP = 0.1

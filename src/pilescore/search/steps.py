@@ -16,7 +16,8 @@ from ..inference import START_TOLERANCE, Pile, Score, systems_of
 from ..model import Model
 from ..parallel import EvaluationPool, checked_client, refuse_nested_clusters
 from ..solvers import TIGHTEST, contradiction, with_tolerances
-from .descent import Curvature, Descent, find_curvature, run_descents
+from .curvature import Curvature, find_curvature
+from .descent import Descent, run_descents
 from .nodes import fine_enough, floored, with_shorter
 from .objective import EvaluationLog, Objective
 from .options import RunOptions, SearchOptions, describe_saving
@@ -399,6 +400,11 @@ class Steps:
                         f"PILE could not be computed at any start. {text}"
                     )
                 best = min(succeeded, key=lambda descent: self.rank(model, descent))
+                if not (interrupted or loose):
+                    try:
+                        best.polish()
+                    except KeyboardInterrupt:
+                        interrupted = True
                 return Found(objective, tuple(descents), best, interrupted, None)
             finally:
                 self.evaluations += objective.evaluations
