@@ -24,7 +24,7 @@ from .browser import running_browser
 settings.register_profile("pilescore", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("pilescore")
 
-SLOW_EXAMPLES = {"Distributed", "Selection", "choose", "load_selection", "network_pile", "select"}
+SLOW_EXAMPLES = {"Distributed", "Resolution", "Selection", "choose", "load_selection", "network_pile", "select"}
 """Functions and classes whose docstrings take seconds to run."""
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
@@ -69,6 +69,18 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.slow)
         if isinstance(item, pytest.DoctestItem) and item.name.rpartition(".")[2] in SLOW_EXAMPLES:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Run slow tests, and the fixtures that they set up, without type checks.
+
+    The checks double their time, and the quick tests run the same code with them.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        if item.get_closest_marker("slow"):
+            patched.setattr(jaxtyping.config, "jaxtyping_disable", True)
+        return (yield)
 
 
 @pytest.fixture

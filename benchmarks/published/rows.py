@@ -16,6 +16,10 @@ import pilescore as ps
 
 from .yardstick import SPREAD, Measured, Posed, Verdict, Yardstick, draws_within, medians
 
+COVERED = 0.75
+"""In what fraction of draws all true values have to lie within two standard errors. Two independent normal estimates
+do in 0.91 on average, and in three quarters of ten draws or more with probability 0.95."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
@@ -66,11 +70,17 @@ class Judged:
 
     told: bool = False
     """Whether at least half of the draws warned."""
+    covered: bool = False
+    """Whether the true values are known and stated standard errors cover them in at least `COVERED` of the draws."""
 
     @property
     def silent(self) -> bool:
-        """Whether the result is worse, and most draws gave the user no hint of it. No result is not silent."""
-        return self.verdict == "worse" and self.state in ("finished", "some draws") and not self.told
+        """Whether the result is worse, and most draws gave the user no hint of it. No result is not silent.
+
+        A standard error that covers the truth is a hint: a larger error than that of one published draw is then chance.
+        """
+        hint = self.told or self.covered
+        return self.verdict == "worse" and self.state in ("finished", "some draws") and not hint
 
 
 def run_draw(yardstick: Yardstick, draw: int) -> Draw:
@@ -107,7 +117,9 @@ def judge(yardstick: Yardstick, row: Row | None) -> Judged:
         return Judged(medians([draw.measured for draw in done]), "worse", "refused", warned, True)
     measured = medians([draw.measured for draw in draws])
     state: Literal["finished", "some draws"] = "finished" if row.finished else "some draws"
-    return Judged(measured, yardstick.judge(measured), state, warned, 2 * warned >= len(draws))
+    within = draws_within(2.0, [draw.measured for draw in draws], yardstick.truth)
+    covered = bool(yardstick.truth) and within >= COVERED * len(draws)
+    return Judged(measured, yardstick.judge(measured), state, warned, 2 * warned >= len(draws), covered)
 
 
 def shown(measured: Mapping[str, float]) -> str:

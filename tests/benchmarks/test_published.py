@@ -1,5 +1,6 @@
 """The benchmark of published problems: references solve their equations, criteria judge, results are stored."""
 
+import dataclasses
 import json
 import math
 import tomllib
@@ -165,6 +166,17 @@ def test_rows_are_silently_wrong_only_if_worse_and_unwarned():
     assert (refused.state, refused.verdict, refused.silent) == ("refused", "worse", False)
     none = rows.judge(each, None)
     assert (none.state, none.verdict, none.silent) == ("no result", "worse", False)
+
+
+def test_results_whose_standard_errors_cover_the_truth_are_not_silently_wrong():
+    each = dataclasses.replace(smoke.YARDSTICKS[0], truth={"rate": 1.3})
+
+    def silent(*rates):
+        made = [rows.Draw({"rate": r, "rate ±": 0.1, "error": 1.0}, [], [], [], "", 0.0) for r in rates]
+        return rows.judge(each, rows.Row(each.name, len(made), made)).silent
+
+    assert not silent(1.31, 1.2, 1.45, 2.0)
+    assert silent(1.31, 1.2, 1.9, 2.0)
 
 
 @pytest.mark.slow

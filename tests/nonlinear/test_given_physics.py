@@ -103,6 +103,7 @@ def missed_in_tolerances(systems: Systems, model: ps.Model) -> float:
     return float(np.sum(_saturating(None, u, u_t, r, K) ** 2 / noise))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bandwidth", [1.0, 2.5])
 def test_gradient_given_an_exact_curved_equation(bandwidth: float) -> None:
     """At bandwidth 1 the equation holds. At 2.5 it is missed, and most of the score and its slopes are what by."""

@@ -192,6 +192,7 @@ def test_models_on_common_nodes() -> None:
     assert (one.blocks[0].weights > two.blocks[0].weights).all()  # given: to a fraction of the terms under each prior
 
 
+@pytest.mark.slow
 def test_a_kernel_that_starts_too_long_is_not_a_contradiction() -> None:
     """A pulse that enters at x = 0, a sixth as wide in time as the domain."""
     square = ps.Box(t=(0, 1), x=(0, 1))
@@ -216,6 +217,7 @@ def test_a_kernel_that_starts_too_long_is_not_a_contradiction() -> None:
         ps.minimize(wrong, {"kernel.bandwidth": (0.02, 10), "eta": (0.01, 1e4)})
 
 
+@pytest.mark.slow
 def test_nodes_are_refined_until_nothing_moves() -> None:
     """An oscillation that six nodes cannot resolve."""
     x = np.linspace(0, 1, 15)
@@ -379,6 +381,7 @@ def test_the_default_score_is_the_joint_one_where_nothing_is_constant() -> None:
     assert best.resolution is None
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_with_exact_equations_continues(tmp_path) -> None:
     """Stages of one search share a file; scores of the same point in different stages are not confused."""
     x, y, end, *_ = BOXBOD
@@ -484,6 +487,7 @@ def test_descents_whose_slopes_promise_more_than_rounding_allows_are_misled() ->
     assert not descent.is_misled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [steps_module.LOOSER_NATS, 0.0])
 def test_a_saddle_made_by_rounding_is_looked_at_with_a_looser_tolerance(monkeypatch, most: float) -> None:
     """Unless the score depends on the tolerance: then there are no standard errors."""

@@ -54,6 +54,7 @@ def truth(x: np.ndarray) -> np.ndarray:
     return np.asarray(solved.sol(x)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pilescore.errors.PrecisionWarning")
 def test_a_search_goes_on_where_nodes_do_not_hinder_it() -> None:
     steps = Steps(OVER, None, ps.Score("homogeneous"), ps.SearchOptions(), ps.RunOptions())

@@ -140,6 +140,7 @@ def test_contradictions_name_the_blocks_before_any_long_work(blocks: list, named
             attempt(model)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_too_long_is_not_a_contradiction() -> None:
     wave = ps.impose(DX**2, lambda p: -jnp.sin(9 * p[0]), on=LINE.interior(ps.GaussLegendre(40)))
     model = ps.Model(ps.RBF(1.0), DATA, wave)
