@@ -22,7 +22,10 @@ from .selection.cases import CASES
 from .selection.rules import relative_error, sweep, true_values
 
 UNGUARDED, GUARDED = "default, without its guard", "default"
+"""The rules that are computed here."""
+
 OTHERS = ("PILE (grid)", "PILE given physics (grid)", "leave-one-out", "5-fold cross-validation")
+"""The rules whose errors are stored."""
 
 
 def choices(model: ps.Model, case: Case) -> dict[str, dict[str, float]]:
@@ -32,8 +35,7 @@ def choices(model: ps.Model, case: Case) -> dict[str, dict[str, float]]:
     lost = 0.5 * sum(block.size for block in model.data) * float(given.isel(least) - given.min())
     chosen = {UNGUARDED: least, GUARDED: instead if not lost <= GUARD_NATS else least}
     return {
-        rule: {name: float(case.grid[name][int(index)]) for name, index in place.items()}
-        for rule, place in chosen.items()
+        rule: {name: float(case.grid[name][int(place[name])]) for name in case.grid} for rule, place in chosen.items()
     }
 
 

@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(items):
 def pytest_runtest_protocol(item):
     """Run slow tests, and the fixtures that they set up, without type checks.
 
-    The checks double their time, and the quick tests run the same code with them.
+    The checks double their time. Quick tests run nearly all functions with them.
     """
     with pytest.MonkeyPatch.context() as patched:
         if item.get_closest_marker("slow"):

@@ -28,9 +28,9 @@ MEANING = """
 *Better*, *equal* and *worse* follow from the criterion of each problem, below. Numbers are medians over the draws of
 the data. A draw has a *warning* if the selection warns, if its diagnosis reports a failure, or if there is no result.
 A problem is *silently wrong* if the result is worse than the published one, fewer than half of the draws warn, and
-stated standard errors, where there are any, do not cover the truth in three quarters of the draws. That is the worst
-outcome: the user has no reason to doubt the result. A problem that is refused, or has no result, is worse but not
-silent.
+stated standard errors, where there are any, cover the truth in fewer than three quarters of the draws. That is the
+worst outcome: the user has no reason to doubt the result. A problem that is refused, or has no result, is worse but
+not silent.
 
 The condition on standard errors was added after the results of the two noisy hidden equations were known. They count
 as worse, because the published estimates, from one draw each, are nearer to the truth than the median of our ten

@@ -18,7 +18,7 @@ from .yardstick import SPREAD, Measured, Posed, Verdict, Yardstick, draws_within
 
 COVERED = 0.75
 """In what fraction of draws all true values have to lie within two standard errors. Two independent normal estimates
-do in 0.91 on average, and in three quarters of ten draws or more with probability 0.95."""
+do in 0.91 on average, and in at least eight of ten draws with probability 0.95."""
 
 
 @dataclasses.dataclass(frozen=True)

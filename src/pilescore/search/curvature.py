@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from ..errors import PilescoreError
 from ..inference import WarmStart
-from .objective import Objective
+from .objective import Evaluated, Objective
 from .space import SearchSpace
 
 FIRST_DIFFERENCE = 1e-3
@@ -25,10 +25,16 @@ NARROW = 1e3
 the last steps. Rounding in those along narrow axes would hide the wide ones."""
 
 MOST_PASSES = 3
-"""How often they are computed along principal axes."""
+"""How often they are computed along principal axes, and how often a step along one is shortened."""
 
 AXIS_DIFFERENCE = 0.1
-"""The step of difference quotients along principal axes, in standard deviations."""
+"""The first step of difference quotients along principal axes, in standard deviations."""
+
+BENT = 0.02
+"""The largest error of a second derivative along an axis, as a fraction of it, because the valley bends aside."""
+
+LONGER = 1.5
+"""Another pass is made if an axis is longer than the last one by at least this factor."""
 
 SADDLE_NATS = 1.0
 """A second derivative below minus this is a saddle. Above it, a factor of e, or a whole range, changes the evidence by
@@ -113,25 +119,21 @@ def find_curvature(
                     break
                 step = coarser * 0.005 * deviation
         hessian = 0.5 * (hessian + hessian.T)
-        axes = _principal_axes(hessian, np.diag(1.0 / np.sqrt(np.maximum(hessian.diagonal(), 1.0))))
-        for _ in range(MOST_PASSES):
-            if axes is None:
-                break
-            steps = np.zeros((len(rows), len(u)))
-            steps[:, rows] = AXIS_DIFFERENCE * axes.T
-            pairs = [(u + step, u - step) for step in steps]
-            objective.prefetch((point for pair in pairs for point in pair), warm_start)
-            ends = [[objective.evaluate(point, warm_start) for point in pair] for pair in pairs]
-            changes = np.array([0.25 * size * (after[1] - before[1])[rows] for after, before in ends])
-            along, inverse = changes @ axes / AXIS_DIFFERENCE, np.linalg.inv(axes)
-            hessian = inverse.T @ (0.5 * (along + along.T)) @ inverse
-            rescaled = np.array([0.5 * math.log(after[0].eta / before[0].eta) for after, before in ends])
-            scale = inverse.T @ rescaled / AXIS_DIFFERENCE
-            axes = _principal_axes(hessian, axes)
     except PilescoreError:
         return None
     finally:
         objective.cancel()
+    differences = _Differences(objective, u, rows, size, warm_start)
+    axes = _principal_axes(hessian, np.diag(1.0 / np.sqrt(np.maximum(hessian.diagonal(), 1.0))))
+    for _ in range(MOST_PASSES):
+        try:
+            found = None if axes is None else differences.along(axes)
+        except PilescoreError:  # a neighbour cannot be scored
+            break
+        if axes is None or found is None:
+            break
+        hessian, scale = found
+        axes = _principal_axes(hessian, axes)
     eigenvalues, vectors = np.linalg.eigh(hessian)
     least = least_curvature(space, rows, vectors)
     covariance = vectors / np.maximum(eigenvalues, least) @ vectors.T
@@ -156,20 +158,65 @@ def least_curvature(
     return least
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Differences:
+    """Difference quotients of the slopes of the free energy, and of `log η̂`, about one point."""
+
+    objective: Objective
+    u: Float[np.ndarray, " p"]
+    rows: Sequence[int]
+    size: int
+    warm_start: WarmStart | None
+
+    def along(self, axes: Float[np.ndarray, "q q"]) -> tuple[Float[np.ndarray, "q q"], Float[np.ndarray, " q"]] | None:
+        """Return the second derivatives, and those of `log η̂`, by steps along axes; None if the valley bends too much.
+
+        Valleys bend, so straight steps `δ` along a wide axis end on the slope of a narrow one: there the slopes have
+        risen by `b` on both sides, which adds `2b²/δ²` to the second derivative. Such steps are shortened.
+        """
+        centre = axes.T @ self._slopes(self.objective.evaluate(self.u, self.warm_start))
+        found, rescaled = np.empty_like(axes), np.empty(len(axes))
+        for i, axis in enumerate(axes.T):
+            step = AXIS_DIFFERENCE
+            for _ in range(MOST_PASSES):
+                away = np.zeros(len(self.u))
+                away[self.rows] = step * axis
+                ends = [self.objective.evaluate(point, self.warm_start) for point in (self.u + away, self.u - away)]
+                after, before = (axes.T @ self._slopes(end) for end in ends)
+                found[i] = (after - before) / (2 * step)
+                rescaled[i] = math.log(ends[0][0].eta / ends[1][0].eta) / (2 * step)
+                aside = np.delete(0.5 * (after + before) - centre, i)
+                added = 2.0 * float(aside @ aside) / step**2
+                bent = added / max(found[i, i] - added, 1.0 / NARROW)
+                if bent <= BENT:
+                    break
+                step *= math.sqrt(0.5 * BENT / bent)
+            else:
+                return None
+        inverse = np.linalg.inv(axes)
+        return inverse.T @ (0.5 * (found + found.T)) @ inverse, inverse.T @ rescaled
+
+    def _slopes(self, evaluated: Evaluated) -> Float[np.ndarray, " q"]:
+        return np.asarray(0.5 * self.size * evaluated[1][list(self.rows)])
+
+
 def _principal_axes(
     hessian: Float[np.ndarray, "q q"], axes: Float[np.ndarray, "q q"]
 ) -> Float[np.ndarray, "q q"] | None:
     """Return longer axes, one in each column, along which the evidence changes as fast as along the narrowest.
 
-    None if it changes along all given axes, and their combinations, nearly as fast.
+    None if it changes along all given axes, and their combinations, nearly as fast, or if no axis may be longer.
     """
     eigenvalues, vectors = np.linalg.eigh(axes.T @ hessian @ axes)
     sizes = np.abs(eigenvalues)
-    if sizes.max() < NARROW * sizes.min():
+    if sizes.max() <= NARROW * sizes.min():
         return None
-    longer = axes @ vectors / np.sqrt(np.maximum(sizes, sizes.max() / NARROW))
-    # No farther than a unit, a factor of e, beyond which the evidence is not quadratic.
-    return np.asarray(longer / np.maximum(np.abs(longer).max(axis=0), 1.0))
+    turned = axes @ vectors
+    longer = turned / np.sqrt(np.maximum(sizes, sizes.max() / NARROW))
+    # No deviation counts as more than a unit, a factor of e: flat directions would take steps across their bounds.
+    longer = longer / np.maximum(np.abs(longer).max(axis=0), 1.0)
+    grown = np.linalg.norm(longer, axis=0) / np.linalg.norm(turned, axis=0)
+    return np.asarray(longer) if grown.max() >= LONGER else None
 
 
 def _neighbours(u: Float[np.ndarray, " p"], row: int, step: float) -> list[Float[np.ndarray, " p"]]:

@@ -27,8 +27,8 @@ NEGLIGIBLE_NATS = 0.01
 MOST_NEWTON_STEPS = 20
 """How many Newton steps follow a descent that has stopped in a narrow valley."""
 
-SHORTENED = (1.0, 0.5, 0.25, 0.125)
-"""The fractions of a Newton step that are tried, the whole step first."""
+MOST_HALVINGS = 6
+"""How often a Newton step is halved where the evidence does not fall as promised."""
 
 SUFFICIENT = 0.1
 """A step is taken if it gains at least this fraction of what the slope along it promises."""
@@ -106,6 +106,8 @@ class Descent:
         self.best: tuple[Float[np.ndarray, " p"], Pile] | None = None
         self.path: list[tuple[Float[np.ndarray, " p"], float]] = []
         self.evaluations = 0
+        self.limit = objective.budget
+        """The number of evaluations at which it ends; Newton steps have a budget of their own."""
         self.rejected = self.in_vain = 0
         self.status: Status = "interrupted"
         self.reason = "interrupted"
@@ -194,12 +196,13 @@ class Descent:
 
         Precise data determine some directions 10⁴ times as sharply as others. L-BFGS-B cannot follow such a narrow
         valley: its steps are as long as the valley is wide. Newton's are as long as the valley. Second derivatives are
-        computed once by differences, and updated with each step.
+        computed by differences, updated with each step, and computed again before the end is believed.
         """
         if not self.is_misled or self.best is None:
             return
-        space, u = self.objective.space, self.best[0]
-        low, high = np.array(space.bounds).T
+        objective, u = self.objective, self.best[0]
+        low, high = np.array(objective.space.bounds).T
+        self.limit = self.evaluations + objective.budget
         hessian, updated = None, False
         free: list[int] = []
         try:
@@ -207,17 +210,15 @@ class Descent:
             for _ in range(MOST_NEWTON_STEPS):
                 slopes, before = 0.5 * pile.size * gradient, free
                 free = np.flatnonzero(np.where(slopes > 0, u > low, u < high)).tolist()
-                if hessian is None or free != before:
-                    names = [space.names[i] for i in free]
-                    curvature = find_curvature(self.objective, u, names, pile.size, self.warm_start)
-                    if curvature is None:
-                        return
-                    hessian, updated = curvature.hessian, False
-                eigenvalues, vectors = np.linalg.eigh(hessian)
-                step = np.zeros(len(u))
-                # Flat and downward directions: no farther than if a unit, a factor of e, changed PILE by half a nat.
-                step[free] = -vectors @ ((vectors.T @ slopes[free]) / np.maximum(np.abs(eigenvalues), 1.0))
-                promised = -0.5 * float(step @ slopes)
+                if hessian is not None and set(free) <= set(before):
+                    kept = [before.index(i) for i in free]
+                    hessian = hessian[np.ix_(kept, kept)]
+                else:
+                    hessian, updated = self._hessian(u, free, pile.size), False
+                step, promised = self._newton_step(u, slopes, free, hessian)
+                if promised < NEGLIGIBLE_NATS and updated:
+                    hessian, updated = self._hessian(u, free, pile.size), False
+                    step, promised = self._newton_step(u, slopes, free, hessian)
                 if promised < NEGLIGIBLE_NATS:
                     self.status, self.reason = "converged", f"a Newton step promises {promised:.1e} nats"
                     return
@@ -229,11 +230,52 @@ class Descent:
                     continue
                 ahead, pile, gradient = found
                 moved, change = (ahead - u)[free], (0.5 * pile.size * gradient - slopes)[free]
-                u, hessian, updated = ahead, _updated(hessian, moved, change), True
+                u, hessian, updated = ahead, updated_hessian(hessian, moved, change), True
                 self.last = (u, self.scale * (pile.value - self.first), self.scale * gradient)
                 self.path.append((u, pile.value))
+                if self._is_hindered(u, gradient):
+                    return
+            self.reason = f"{MOST_NEWTON_STEPS} Newton steps have not reached the end of a narrow valley"
         except SearchStoppedError:
+            self.reason = "Newton steps in a narrow valley are out of evaluations"
+        except PilescoreError:  # a neighbour cannot be scored, so there are no second derivatives
             return
+
+    def _hessian(self, u: Float[np.ndarray, " p"], free: Sequence[int], size: int) -> Float[np.ndarray, "q q"]:
+        """Return the second derivatives of the free energy in some coordinates."""
+        objective, before = self.objective, self.objective.evaluations
+        names = [objective.space.names[i] for i in free]
+        try:
+            curvature = find_curvature(objective, u, names, size, self.warm_start) if names else None
+        finally:
+            self.evaluations += objective.evaluations - before
+        if curvature is None and names:
+            raise PilescoreError("a neighbour of the last point cannot be scored")
+        return np.zeros((0, 0)) if curvature is None else curvature.hessian
+
+    def _newton_step(
+        self,
+        u: Float[np.ndarray, " p"],
+        slopes: Float[np.ndarray, " p"],
+        free: Sequence[int],
+        hessian: Float[np.ndarray, "q q"],
+    ) -> tuple[Float[np.ndarray, " p"], float]:
+        """Return the Newton step along free coordinates, and what it promises, in nats.
+
+        Coordinates at a bound do not move if others would push them across it.
+        """
+        low, high = np.array(self.objective.space.bounds).T
+        kept = list(range(len(free)))
+        while True:
+            moving = [free[i] for i in kept]
+            eigenvalues, vectors = np.linalg.eigh(hessian[np.ix_(kept, kept)])
+            step = np.zeros(len(slopes))
+            # Flat and downward directions: no farther than if a unit, a factor of e, were worth half a nat.
+            step[moving] = -vectors @ ((vectors.T @ slopes[moving]) / np.maximum(np.abs(eigenvalues), 1.0))
+            blocked = np.where(step > 0, u >= high, (step < 0) & (u <= low))
+            if not blocked.any():
+                return step, -0.5 * float(step @ slopes)
+            kept = [i for i in kept if not blocked[free[i]]]
 
     def _along(
         self,
@@ -244,8 +286,11 @@ class Descent:
     ) -> tuple[Float[np.ndarray, " p"], Pile, Float[np.ndarray, " p"]] | None:
         """Return the first point along a step, shortened as needed, that is lower; None if there is none."""
         low, high = np.array(self.objective.space.bounds).T
-        for fraction in SHORTENED:
-            ahead = np.clip(u + fraction * step, low, high)
+        # As far as the first bound: beyond it, a step along the bound would leave a narrow valley.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            reach = np.nanmin(np.where(step > 0, (high - u) / step, np.where(step < 0, (low - u) / step, np.inf)))
+        for halvings in range(MOST_HALVINGS + 1):
+            ahead = np.clip(u + min(1.0, reach) * 0.5**halvings * step, low, high)
             try:
                 found, gradient = self._evaluate(ahead)
             except PilescoreError:
@@ -257,7 +302,10 @@ class Descent:
 
     @property
     def is_misled(self) -> bool:
-        """Whether rounding has stopped the descent where slopes promise more: they have too few digits themselves."""
+        """Whether the descent has stopped where slopes promise more.
+
+        The valley is too narrow for L-BFGS-B, or rounding leaves slopes too few digits.
+        """
         if self.status != "stalled" or self.best is None or not self.scale:
             return False
         low, high = np.array(self.objective.space.bounds).T
@@ -286,7 +334,7 @@ class Descent:
         self.status, self.reason = "failed", f"At the start {shown}: {self.failure}"
 
     def _evaluate(self, u: Float[np.ndarray, " p"]) -> Evaluated:
-        if self.evaluations >= self.objective.budget:
+        if self.evaluations >= self.limit:
             raise SearchStoppedError
         self.evaluations += 1
         pile, gradient = self.objective.evaluate(u, self.warm_start)
@@ -383,7 +431,7 @@ def run_descents(objective: Objective, starts: Iterable[Float[np.ndarray, " p"]]
     return descents, interrupted
 
 
-def _updated(
+def updated_hessian(
     hessian: Float[np.ndarray, "q q"], moved: Float[np.ndarray, " q"], change: Float[np.ndarray, " q"]
 ) -> Float[np.ndarray, "q q"] | None:
     """Return second derivatives updated by BFGS with a step and the change of the slopes along it.

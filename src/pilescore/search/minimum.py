@@ -165,7 +165,8 @@ def minimize(
     """Return the minimum of PILE over hyperparameters, by L-BFGS-B on its exact gradient.
 
     The search moves in the logarithm of positive hyperparameters; others are scaled by the range of their bounds. If a
-    trial point cannot be scored, the step is shortened. Interrupted by Ctrl-C, it returns the best model so far.
+    trial point cannot be scored, the step is shortened. Where precise data make a valley too narrow for L-BFGS-B,
+    Newton steps follow. Interrupted by Ctrl-C, it returns the best model so far.
 
     Exact equations hold everywhere, not at their nodes only. The tolerance to which they hold is tightened, and their
     nodes are refined, until score, hyperparameters and predictions stop moving. Lengths stay above one and a half

@@ -180,8 +180,8 @@ class LogEntry:
 class EvaluationLog(ResumableResults):
     """The evaluations of one search on disk, by the exact bits of their coordinates.
 
-    L-BFGS-B is deterministic: a search that is run again asks for the same points bit by bit and finds them here. As a
-    context manager the log is on disk when the context ends.
+    L-BFGS-B and the Newton steps after it are deterministic: a search that is run again asks for the same points bit by
+    bit and finds them here. As a context manager the log is on disk when the context ends.
     """
 
     work = "minimisation"

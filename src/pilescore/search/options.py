@@ -28,12 +28,12 @@ class SearchOptions:
     """A descent has converged when a step lowers PILE by less than this, or no slope exceeds a tenth of its square
     root."""
     max_evaluations: int = 200
-    """The largest number of scores with gradient for each start."""
+    """The largest number of scores with gradient for each start, and again for Newton steps after the best of them."""
     seed: int = 0
     """The seed of the random starts."""
     curvature: bool = True
     """Whether to compute the curvature of the evidence at the minimum, and from it standard errors: two evaluations for
-    each hyperparameter, more for well-determined ones."""
+    each hyperparameter, more for well-determined ones and in narrow valleys."""
     refine: bool = True
     """Whether to refine the nodes of exact equations until nothing moves. Without, the result says whether they suffice
     (`Minimum.resolution`), at a fraction of the cost."""
