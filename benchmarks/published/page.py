@@ -34,8 +34,7 @@ not silent.
 
 The condition on standard errors was added after the results of the two noisy hidden equations were known. They count
 as worse, because the published estimates, from one draw each, are nearer to the truth than the median of our ten
-draws. The published method, repeated on our draws, has the same errors as pilescore: see the
-[benchmarks](benchmarks.md#two-snapshots).
+draws. On our draws the published method is not that near either: see the [benchmarks](benchmarks.md#two-snapshots).
 """
 
 MORE = "`python -m benchmarks.published --show NAME` prints a problem file, and `--only NAME` runs it."
