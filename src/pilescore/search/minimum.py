@@ -255,6 +255,13 @@ def _minimum(found: Found, steps: Steps) -> Minimum:
         )
     if found.resolution is not None and not found.resolution.resolved:
         warnings.warn(found.resolution.text, UnresolvedWarning, stacklevel=3)
+    if found.lost > 0.0:
+        warnings.warn(
+            f"the data are predicted {found.lost:.3g} nats worse than by other hyperparameters, with which the "
+            "equations do not hold on these nodes: the data may be taken for noise. Try more nodes, more starts, "
+            "narrower bounds, or score='given_physics'",
+            stacklevel=3,
+        )
     curvature, interrupted, degrees, covariance = found.curvature, found.interrupted, None, None
     if curvature is not None:
         try:

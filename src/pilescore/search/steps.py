@@ -91,6 +91,8 @@ class Found:
     curvature: Curvature | None
     resolution: Resolution | None = None
     why: str = ""
+    lost: float = 0.0
+    """How much better, in nats, the data could be predicted by hyperparameters that miss the equations."""
 
     @property
     def u(self) -> Float[np.ndarray, " p"]:
@@ -317,18 +319,28 @@ class Steps:
                 return None
 
     def loss(self, found: Found, rival: Found) -> float:
-        """Return how much worse, in nats, the data are predicted than by the rival's hyperparameters."""
-        space = found.objective.space
-        other = space.model_at(np.array([rival.values[name] for name in space.names]))
+        """Return how much worse, in nats, the data are predicted than by the rival's hyperparameters.
+
+        Each is scored at a tolerance that its own prior allows: under that of the other one, its covariance may have
+        no digits left.
+        """
+        models = (found.model, self.rival_model(found, rival))
         with self.given_physics():
             try:
                 mine, its = (
-                    systems_of(each, self.score, found.best.warm_start, explain=False).pile(self.score)
-                    for each in (found.model, other)
+                    systems_of(self.prepared(each, TOLERANCES[0]), self.score, found.best.warm_start, explain=False)
+                    .pile(self.score)
+                    .free_energy
+                    for each in models
                 )
             except PilescoreError:  # not on these nodes
                 return -math.inf
-        return mine.free_energy - its.free_energy
+        return mine - its
+
+    def rival_model(self, found: Found, rival: Found) -> Model:
+        """Return the model with the rival's hyperparameters."""
+        space = found.objective.space
+        return space.model_at(np.array([rival.values[name] for name in space.names]))
 
     def guarded(self, found: Found, rival: Found) -> Found:
         """Return the minimum by the default score or, if it misses the data, by that of the data given the physics."""
@@ -337,15 +349,22 @@ class Steps:
         described = self.score.described(found.model)
         with self.given_physics():
             try:
-                nearby = self.descend(found.model, [found.values, rival.values])
+                model = self.prepared(self.rival_model(found, rival), TOLERANCES[0])
+                nearby = self.descend(model, [found.values, rival.values])
                 lost = self.loss(found, nearby)
                 if nearby.interrupted:
                     return dataclasses.replace(found, interrupted=True)
-                if lost <= GUARD_NATS or _bends(nearby.model):
+                if lost <= GUARD_NATS:
                     return found
                 why = f"the data given the physics: {described} would predict the data {lost:.3g} nats worse"
-                given = self.search(nearby.model, 1)
-                return found if _bends(given.model) else dataclasses.replace(given, descents=rival.descents, why=why)
+                ends = [dataclasses.replace(nearby, best=descent) for descent in nearby.descents if descent.best]
+                for end in sorted(ends, key=lambda end: end.pile.value):
+                    # A long kernel may fit the data as well, but not the equation.
+                    if self.loss(found, end) > lost - GUARD_NATS and not _bends(end.model):
+                        given = self.search(end.model, 1)
+                        if not _bends(given.model):
+                            return dataclasses.replace(given, descents=rival.descents, why=why)
+                return dataclasses.replace(found, lost=lost)
             except PilescoreError:  # the data given the physics cannot be scored there: nothing to compare with
                 return found
 
