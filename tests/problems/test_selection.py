@@ -584,8 +584,13 @@ def outcome(pile=0.0, ends=(0.0, 0.001), **changes):
         ({"standard_errors": {"rate": float("nan")}, "degrees_of_freedom": -1.0}, "n − p = −1: too few data"),
         ({"status": "stalled", "reason": "no step lowers PILE"}, "not converged: no step lowers PILE"),
         ({"at_bounds": {"physics.0.rho": "upper"}}, ""),  # the diagnosis says it
-        ({"ends": (0.0, 1.0)}, "only one of 2 starts reached this score; the others are 50 nats"),
+        ({"ends": (0.0, 1.0)}, "only one of 2 starts reached this score; the others: 50 nats"),
         ({"ends": (0.0, 0.0, 1.0)}, ""),
+        (
+            {"ends": (float("nan"), 1.0, 0.0)},
+            "only one of 3 starts reached this score; the others: 50 nats behind, failed",
+        ),
+        ({"ends": (float("nan"), 0.0, 0.0)}, ""),
     ],
 )
 def test_warnings_about_a_selection(selected, changes, words):

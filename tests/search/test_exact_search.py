@@ -519,6 +519,32 @@ def test_descents_whose_slopes_promise_more_than_rounding_allows_are_misled() ->
     assert not descent.is_misled
 
 
+def test_standard_errors_by_first_derivatives_survive_second_ones_that_are_rounding(monkeypatch) -> None:
+    x = np.linspace(0.1, 1.9, 9)
+    data = ps.observe(ps.identity, np.exp(-x), at=x, noise=0.01)
+    (dx,) = ps.partials(ps.Box(x=(0, 2)))
+    decay = ps.impose(dx + ps.parameter("rate", 0.8), 0.0, on=ps.Box(x=(0, 2)).interior(ps.GaussLegendre(12)))
+    model, over = ps.Model(ps.RBF(0.5), data, decay), {"rate": (0.1, 10), "eta": (0.1, 1e3)}
+    real = steps_module.find_curvature
+
+    def spoiled(*arguments) -> Curvature:
+        curvature = real(*arguments)
+        return dataclasses.replace(
+            curvature, hessian=-curvature.hessian, covariance=np.full_like(curvature.covariance, np.nan)
+        )
+
+    good = ps.minimize(model, over)
+    monkeypatch.setattr(steps_module, "find_curvature", spoiled)
+    bad = ps.minimize(model, over)
+    # Least squares for a·exp(−b·x): the other error is that of the prior variance, which has no first derivative.
+    jacobian = np.column_stack([np.exp(-x), -x * np.exp(-x)])
+    expected = 0.01 * np.linalg.inv(jacobian.T @ jacobian)[1, 1] ** 0.5
+    for best in (good, bad):
+        assert best.standard_errors["rate"] == pytest.approx(expected, rel=0.02)
+    assert np.isnan(bad.standard_errors["eta"])
+    assert np.isfinite(good.standard_errors["eta"])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("most", [steps_module.LOOSER_NATS, 0.0])
 def test_a_saddle_made_by_rounding_is_looked_at_with_a_looser_tolerance(monkeypatch, most: float) -> None:

@@ -302,10 +302,11 @@ def selection_warnings(
     # Descents that coarse nodes have ended did not reach a minimum to compare.
     hindered = any(descent.status == "hindered" for descent in result.descents)
     ends = [] if hindered else [0.5 * size * descent.pile for descent in result.descents]
-    behind = [end - min(ends) for end in ends if math.isfinite(end) and end - min(ends) > SAME_MINIMUM_NATS]
-    if len(ends) > 1 and len(behind) >= len(ends) - 1:
-        shown = ", ".join(f"{gap:.3g}" for gap in sorted(behind))
-        yield f"only one of {len(ends)} starts reached this score; the others are {shown} nats behind. Try more starts"
+    reached = sorted(end for end in ends if math.isfinite(end))  # the others failed at their starts
+    behind = [end - reached[0] for end in reached if end - reached[0] > SAME_MINIMUM_NATS]
+    if len(ends) > 1 and len(behind) == len(reached) - 1:
+        shown = [f"{gap:.3g} nats behind" for gap in behind] + ["failed"] * (len(ends) - len(reached))
+        yield f"only one of {len(ends)} starts reached this score; the others: {', '.join(shown)}. Try more starts"
 
 
 def _solution_warnings(solution: SolutionSummary, scored: KernelScore) -> Iterator[str]:

@@ -21,8 +21,9 @@ from ..solvers import solve
 from .curvature import Curvature, least_curvature
 from .space import SearchSpace
 
-STEP = 0.1
-"""The step of difference quotients, in standard deviations of a coefficient."""
+STEP = 1e-4
+"""The step of difference quotients, in coordinates. Operators are smooth in their coefficients, and nothing is factored
+on the way, so rounding hardly matters."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,20 +87,19 @@ def coefficient_information(
     places = [curvature.names.index(name) for name in names]
     hessian = curvature.hessian[np.ix_(places, places)]
     unknown = np.full_like(hessian, math.nan)
-    if np.linalg.eigvalsh(hessian)[0] <= 0.0:  # not a minimum
-        return Information(names, rows, unknown, space)
     given = score.given_blocks(model)
     if not given or space.ties or not model.solver.forms_covariance:
-        return Information(names, rows, hessian, space, fitted=False)
+        is_minimum = np.linalg.eigvalsh(hessian)[0] > 0.0
+        return Information(names, rows, hessian if is_minimum else unknown, space, fitted=False)
     try:
         mean = systems_of(model, Score(), warm_start, explain=False).whole
         jets = [jets_of(model, block, mean.rows, mean.factored.precise_alpha) for block in model.blocks]
         system = solve(mean.model, given=given, explain=False)
         at_minimum, centre = space.at(model), space.encode(values)
         changes = np.empty((len(system.values), len(rows)))
-        for column, (row, second) in enumerate(zip(rows, hessian.diagonal(), strict=True)):
+        for column, row in enumerate(rows):
             step = np.zeros(len(centre))
-            step[row] = STEP / math.sqrt(second)
+            step[row] = STEP
             ends = [at_minimum.model_at(space.decode(centre + sign * step)) for sign in (1.0, -1.0)]
             after, before = (np.concatenate(list(map(observed_at, each.blocks, jets))) for each in ends)
             changes[:, column] = (after - before)[system.rows.order] / (2.0 * step[row])
@@ -138,6 +138,8 @@ def searched_covariance(
     if information is not None and information.fitted:
         fitted = np.isin(curvature.names, information.names)
         hessian = curvature.hessian[np.ix_(fitted, fitted)]
+        if np.linalg.eigvalsh(hessian)[0] <= 0.0 and np.isfinite(information.matrix).all():
+            hessian = information.matrix  # under a very wide prior, second derivatives are rounding errors
         others = inverse[np.ix_(~fitted, ~fitted)]
         known = _within_reach(others)
         roots = _roots(space, information.rows, hessian)
