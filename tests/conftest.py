@@ -4,6 +4,7 @@ Hypothesis runs the same examples every time and is not timed. Each worker of py
 and keeps what JAX compiles in a directory of its own, shared with the processes that its tests start.
 """
 
+import gc
 import os
 import shutil
 import signal
@@ -58,6 +59,12 @@ def pytest_unconfigure(config):
     uid = getattr(config.option, "testrunuid", None)
     if uid and "PYTEST_XDIST_WORKER" not in os.environ:
         shutil.rmtree(Path(tempfile.gettempdir()) / f"pilescore-compiled-{uid}", ignore_errors=True)
+
+
+def pytest_collection_finish(session):
+    """Collect garbage rarely: what JAX has compiled makes millions of objects, and each collection looks at them."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
