@@ -21,7 +21,10 @@ from ..model import Model
 from ..solvers import System
 from .curvature import Curvature
 from .space import SearchSpace
-from .standard_errors import STEP, Information
+from .standard_errors import Information
+
+STEP = 0.1
+"""The step of difference quotients of fits, in standard deviations. Fits lose digits, so it is not small."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
