@@ -51,6 +51,7 @@ from .model import (
     neumann,
     observe,
     periodic,
+    priors,
     robin,
 )
 from .nonlinear import solve_nonlinear
@@ -92,7 +93,7 @@ else:
                 value = globals()[name] = getattr(_import_module(f"{__name__}.{package}"), name)
                 return value
         elsewhere = [
-            space.__name__ for space in (kernels, domains, quadrature, solvers, errors) if hasattr(space, name)
+            space.__name__ for space in (kernels, domains, quadrature, solvers, priors, errors) if hasattr(space, name)
         ]
         hint = f"; there is {elsewhere[0]}.{name}" if elsewhere else ""
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
@@ -158,6 +159,7 @@ __all__ = [
     "pile",
     "pile_and_gradient",
     "posterior",
+    "priors",
     "quadrature",
     "robin",
     "select",

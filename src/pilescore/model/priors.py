@@ -1,0 +1,215 @@
+"""Priors on hyperparameters: what is known about a coefficient, a length or a noise before the data.
+
+Every prior is a normal distribution of the value or of its logarithm, so its density, slope and curvature are closed
+forms.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from ..errors import as_array, as_positive, require
+
+
+class Prior(abc.ABC):
+    """A prior on one hyperparameter, a number or an array: `t ~ N(m, P⁻¹)`, with `t` the value or its logarithm.
+
+    Densities are those of `t`. So the score of a model is smallest where the sum of squares `(t − m)ᵀP(t − m)` and the
+    free energy are, whether a search moves in a value or in its logarithm.
+    """
+
+    logarithmic: bool
+    """Whether the logarithm of the value is normal, so that the value is positive."""
+
+    @abc.abstractmethod
+    def centre(self, size: int) -> Float[np.ndarray, " n"]:
+        """Return the mean `m` of `t`, for a hyperparameter with this number of elements."""
+
+    @abc.abstractmethod
+    def precision(self, size: int) -> Float[np.ndarray, "n n"]:
+        """Return the matrix `P`, the inverse of the covariance of `t`."""
+
+    def log_density(self, value: Any) -> float:
+        """Return the log density of `t` at a value; minus infinity where the value cannot be."""
+        t = self._transformed(value)
+        if not np.isfinite(t).all():
+            return -math.inf
+        precision, away = self.precision(t.size), t - self.centre(t.size)
+        logdet = float(np.linalg.slogdet(precision)[1])
+        return -0.5 * float(away @ precision @ away) + 0.5 * logdet - 0.5 * t.size * math.log(2 * math.pi)
+
+    def slope(self, value: Any) -> Float[np.ndarray, "..."]:
+        """Return the derivative of `log_density` in the value, in the shape of the value."""
+        t = self._transformed(value)
+        by_t = -self.precision(t.size) @ (t - self.centre(t.size))
+        flat = by_t / np.ravel(value) if self.logarithmic else by_t
+        return np.asarray(np.reshape(flat, np.shape(value)))
+
+    def check(self, name: str, shape: tuple[int, ...], positive: bool) -> None:
+        """Raise an `InputError` unless the prior suits a hyperparameter of this shape, which may have to be positive."""
+
+    def _transformed(self, value: Any) -> Float[np.ndarray, " n"]:
+        flat = np.ravel(np.asarray(value, dtype=float))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.log(flat) if self.logarithmic else flat
+
+
+@dataclasses.dataclass(frozen=True)
+class Normal(Prior):
+    """A normal prior: the value is `mean ± deviation`.
+
+    Parameters
+    ----------
+    mean, deviation
+        One number each, or one for each element of a hyperparameter that is an array.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> ps.priors.Normal(0.5, 0.1)
+    Normal(mean=0.5, deviation=0.1)
+    >>> round(ps.priors.Normal(0.5, 0.1).log_density(0.6), 3)  # −½ − log(0.1 √2π)
+    0.884
+    """
+
+    mean: Any
+    deviation: Any
+
+    logarithmic = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", _as_numbers(self.mean, "mean"))
+        object.__setattr__(self, "deviation", _as_positive_numbers(self.deviation, "deviation"))
+
+    def centre(self, size: int) -> Float[np.ndarray, " n"]:
+        """Return the mean of each element."""
+        return np.broadcast_to(self.mean, (size,))
+
+    def precision(self, size: int) -> Float[np.ndarray, "n n"]:
+        """Return the inverse covariance, a diagonal matrix."""
+        return np.diag(np.broadcast_to(np.power(self.deviation, -2.0), (size,)))
+
+    def check(self, name: str, shape: tuple[int, ...], positive: bool) -> None:
+        """Raise an `InputError` if the numbers of elements differ."""
+        _check_lengths(self, name, shape, mean=self.mean, deviation=self.deviation)
+
+
+@dataclasses.dataclass(frozen=True)
+class LogNormal(Prior):
+    """A log-normal prior of a positive value: it lies within a `factor` of the `median` with probability 68%.
+
+    Parameters
+    ----------
+    median, factor
+        One number each, or one for each element of a hyperparameter that is an array. The factor is above one.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> prior = ps.priors.LogNormal(0.5, 2.0)
+    >>> prior.log_density(0.5) - prior.log_density(1.0)  # one deviation of log 2
+    0.5
+    >>> ps.priors.LogNormal(0.5, 0.9)
+    Traceback (most recent call last):
+    ...
+    pilescore.errors.InputError: factor: expected a number above 1; got 0.9
+    """
+
+    median: Any
+    factor: Any
+
+    logarithmic = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "median", _as_positive_numbers(self.median, "median"))
+        object.__setattr__(self, "factor", _as_positive_numbers(self.factor, "factor"))
+        require(bool(np.all(np.asarray(self.factor) > 1.0)), "factor", self.factor, "a number above 1")
+
+    def centre(self, size: int) -> Float[np.ndarray, " n"]:
+        """Return the logarithm of the median of each element."""
+        return np.broadcast_to(np.log(self.median), (size,))
+
+    def precision(self, size: int) -> Float[np.ndarray, "n n"]:
+        """Return the inverse covariance of the logarithms, a diagonal matrix."""
+        return np.diag(np.broadcast_to(np.log(self.factor) ** -2.0, (size,)))
+
+    def check(self, name: str, shape: tuple[int, ...], positive: bool) -> None:
+        """Raise an `InputError` if the numbers of elements differ."""
+        _check_lengths(self, name, shape, median=self.median, factor=self.factor)
+
+
+@dataclasses.dataclass(frozen=True)
+class Smooth(Prior):
+    """A prior of an array whose neighbouring elements are alike, such as the coefficients of a field over an index.
+
+    The elements, or their logarithms, are a Gaussian process over the index with a Matérn-3/2 covariance:
+    `deviation² (1 + √3 r) exp(−√3 r)`, with `r` the distance between indices divided by `length`.
+
+    Parameters
+    ----------
+    mean, deviation
+        The mean and standard deviation of each element; of its logarithm, if `logarithmic`.
+    length
+        The correlation length, in steps of the index.
+    logarithmic
+        Whether the logarithms are normal, so that all elements are positive.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> field = ps.priors.Smooth(mean=1.0, deviation=0.5, length=3.0)
+    >>> field.log_density([1.0, 1.2, 1.4]) > field.log_density([1.0, 1.4, 1.2])
+    True
+    """
+
+    mean: float | int
+    deviation: float | int
+    length: float | int
+    logarithmic: bool = False
+
+    def __post_init__(self) -> None:
+        require(np.ndim(as_array(self.mean, "mean")) == 0, "mean", self.mean, "one number")
+        object.__setattr__(self, "mean", float(self.mean))
+        object.__setattr__(self, "deviation", float(as_positive(self.deviation, "deviation")))
+        object.__setattr__(self, "length", float(as_positive(self.length, "length")))
+        require(isinstance(self.logarithmic, bool), "logarithmic", self.logarithmic, "True or False")
+
+    def centre(self, size: int) -> Float[np.ndarray, " n"]:
+        """Return the mean of each element or logarithm."""
+        return np.full(size, self.mean)
+
+    def precision(self, size: int) -> Float[np.ndarray, "n n"]:
+        """Return the inverse covariance."""
+        index = np.arange(size)
+        r = math.sqrt(3.0) * np.abs(index[:, None] - index) / self.length
+        return np.asarray(np.linalg.inv(self.deviation**2 * (1.0 + r) * np.exp(-r)))
+
+    def check(self, name: str, shape: tuple[int, ...], positive: bool) -> None:
+        """Raise an `InputError` unless the hyperparameter is an array with one index."""
+        require(len(shape) == 1, f"priors[{name!r}]", self, f"Normal or LogNormal: {name!r} has shape {shape}")
+
+
+def _as_numbers(value: Any, argument: str) -> float | tuple[float, ...]:
+    """Return one number, or a tuple of numbers, which can be hashed."""
+    array = as_array(value, argument)
+    require(array.ndim <= 1 and np.isfinite(array).all(), argument, value, "a finite number, or a sequence of them")
+    return float(array) if array.ndim == 0 else tuple(array.tolist())
+
+
+def _as_positive_numbers(value: Any, argument: str) -> float | tuple[float, ...]:
+    numbers = _as_numbers(value, argument)
+    require(bool(np.all(np.asarray(numbers) > 0.0)), argument, value, "a positive number, or a sequence of them")
+    return numbers
+
+
+def _check_lengths(prior: Prior, name: str, shape: tuple[int, ...], **parts: Any) -> None:
+    size = math.prod(shape)
+    for part, numbers in parts.items():
+        expected = f"one number, or {size}: {name!r} has shape {shape}"
+        require(np.ndim(numbers) == 0 or len(numbers) == size, f"priors[{name!r}].{part}", numbers, expected)
