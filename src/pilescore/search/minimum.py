@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..errors import InputError, PilescoreError, PrecisionWarning, UnresolvedWarning, require
-from ..inference import Pile, Score, as_score, at_profiled_scale, check_exact, contradictory, systems_of
+from ..inference import Pile, Score, WarmStart, as_score, at_profiled_scale, check_exact, contradictory, systems_of
 from ..model import Model
 from ..nonlinear import Solution
 from ..parallel import cluster_errors, progress_bar
@@ -28,9 +28,21 @@ from .nodes import fine_enough
 from .objective import EvaluationLog, Objective
 from .options import RunOptions, SearchOptions, check_options
 from .resolution import Resolution
-from .space import Side, Ties, search_space, start_points
+from .space import SearchSpace, Side, Ties, search_space, start_points
 from .standard_errors import coefficient_information, searched_covariance
 from .steps import Found, Steps, is_contestable
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SearchEnd:
+    """Where a search ended."""
+
+    space: SearchSpace
+    """Its coordinates and bounds, and the model with the last nodes and tolerances."""
+    u: Float[np.ndarray, " p"]
+    """The coordinates of the minimum."""
+    warm_start: WarmStart
+    """Where nonlinear models are solved from."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -91,6 +103,8 @@ class Minimum:
     given, or ended at a bound: standard errors then follow from the given noise."""
     ties: Ties = dataclasses.field(default_factory=dict)
     """The hyperparameters that follow others, as given to `minimize`."""
+    end: SearchEnd | None = dataclasses.field(default=None, repr=False)
+    """Where the search ended, in its own coordinates."""
 
     def derived(self, function: Callable[[Mapping[str, Any]], Any]) -> Derived:
         """Return a function of hyperparameters at the minimum, with its standard error by the delta method.
@@ -290,6 +304,7 @@ def _minimum(found: Found, steps: Steps) -> Minimum:
         covariance,
         None if degrees is None else degrees.remaining,
         space.ties,
+        SearchEnd(space, found.u, found.best.warm_start),
     )
 
 

@@ -68,9 +68,7 @@ class CoordinateScore:
         values = self.space.decode(u)
         systems = systems_of(self.space.model_at(values), self.score, warm_start, explain=False)
         pile, by_name = systems.pile_and_gradient(self.space.gradient_names, self.score)
-        if pile.exact and pile.rounding > max(2.0 * MOST_ROUNDING_NATS / pile.size, MOST_ROUNDING * pile.fit):
-            # A minimum must not be an accident of rounding, which exact equations under a long kernel invite.
-            raise PilescoreError(f"rounding leaves the score uncertain by about {pile.rounding:.1e}")
+        check_rounding(pile)
         gradient = self.space.gradient(values, by_name)
         if not (math.isfinite(pile.value) and np.isfinite(gradient).all()):
             raise PilescoreError("the score or its gradient is not finite")
@@ -83,6 +81,15 @@ class CoordinateScore:
     def from_solution(self, u: Float[np.ndarray, " p"], solution: Float[np.ndarray, " F"] | None) -> Evaluated:
         """Return PILE and its gradient with a nonlinear model solved from this solution."""
         return self(u, WarmStart(None, solution))
+
+
+def check_rounding(pile: Pile) -> None:
+    """Raise a `PilescoreError` if rounding leaves too few digits of the score of a model with exact equations.
+
+    A minimum must not be an accident of rounding, which exact equations under a long kernel invite.
+    """
+    if pile.exact and pile.rounding > max(2.0 * MOST_ROUNDING_NATS / pile.size, MOST_ROUNDING * pile.fit):
+        raise PilescoreError(f"rounding leaves the score uncertain by about {pile.rounding:.1e}")
 
 
 class Objective:

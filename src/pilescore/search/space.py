@@ -70,6 +70,10 @@ class SearchSpace:
         """Return `dv/du`."""
         return np.where(self.logarithmic, values, self.high - self.low)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields alone: compiled functions in the cache cannot be pickled."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
     def by_name(self, values: Float[np.ndarray, " p"]) -> dict[str, float]:
         """Return hyperparameters by name."""
         return dict(zip(self.names, values.tolist(), strict=True))
