@@ -52,13 +52,14 @@ def default_priors(space: SearchSpace) -> dict[str, Prior | None]:
         base, index = space.targets[space.names[rows[0]]]
         role, shape = roles[base], space.shapes[name]
         if role in ("length", "period"):
-            priors[name] = LogNormal(_median_length(extent, shape, np.shape(model.parameters[base]), index), LENGTH_FACTOR)
+            whole = np.shape(model.parameters[base])
+            priors[name] = LogNormal(_median_length(extent, shape, whole, index), LENGTH_FACTOR)
         elif role == "scale":
             priors[name] = LogNormal(square, VARIANCE_FACTOR)
         elif role == "variance":
             priors[name] = LogNormal(1.0, VARIANCE_FACTOR)
         elif role == "data_temperature":
-            priors[name] = LogNormal(2.0 * NOISE**2 * square, NOISE_FACTOR)
+            priors[name] = LogNormal(2.0 * (NOISE * _spread(model, base)) ** 2, NOISE_FACTOR)
         elif role == "ratio":
             priors[name] = LogNormal(1.0, RATIO_FACTOR)
         else:  # coefficients, angles, shears, temperatures of equations: only the user knows
@@ -80,6 +81,13 @@ def _mean_square(model: Model) -> float:
         return direct
     sizes = [operator_size(model.kernel, block) for block in model.blocks if block.values.any()]
     return max((size.scale() for size in sizes), default=0.0) or float(model.eta)
+
+
+def _spread(model: Model, temperature: str) -> float:
+    """Return the standard deviation of the readings with this temperature; their size, if they are all alike."""
+    names = model.temperature_names[: len(model.data)]
+    values = np.concatenate([b.values for b, name in zip(model.data, names, strict=True) if name == temperature])
+    return float(np.std(values)) or float(np.sqrt(np.mean(values**2))) or 1.0
 
 
 def _median_length(

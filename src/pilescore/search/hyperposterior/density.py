@@ -124,7 +124,7 @@ class HyperparameterDensity:
     @functools.cached_property
     def _own(self) -> Mapping[str, Prior]:
         """The priors of the model."""
-        return dict(self.space.model.priors)
+        return dict(getattr(self.space.model, "priors", {}))
 
     @functools.cached_property
     def _log_mass(self) -> dict[str, float]:
