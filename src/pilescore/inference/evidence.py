@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ..errors import InputError, NotPositiveDefiniteError, NotSolvedError, require
+from ..errors import InputError, NotPositiveDefiniteError, NotSolvedError, ToleranceError, require
 from ..model import Model, eta_and_temperatures, named_paths, require_name
 from ..nonlinear import MapEstimate, Solution, as_solution, gradient, solve_or_follow
 from ..solvers import (
@@ -39,7 +39,10 @@ START_TOLERANCE = 1e-5
 
 
 class Evidence:
-    """A score per observation, `2F/N`, and the evidence it stands for."""
+    """A score per observation, `2F/N`, and the evidence it stands for.
+
+    If the model has priors on hyperparameters, the evidence is multiplied by their density.
+    """
 
     value: float
     size: int
@@ -62,7 +65,7 @@ class Evidence:
 class Pile(Evidence):
     """The Physics-Informed Log Evidence of a model and its terms; lower is better.
 
-    `value = fit + complexity + constant`, per observation. A well-specified model has `fit` near 1.
+    `value = fit + complexity + constant + prior`, per observation. A well-specified model has `fit` near 1.
 
     Examples
     --------
@@ -114,6 +117,8 @@ class Pile(Evidence):
     """Whether an equation or condition is exact."""
     missed: float = 0.0
     """The mean square residual of the nonlinear exact equation that is missed most, in tolerances."""
+    prior: float = 0.0
+    """`−2 log p(θ) / N`, with `p` the density of the priors on hyperparameters `θ`; zero without priors."""
     solution: Solution | None = dataclasses.field(default=None, compare=False, repr=False)
     """The most likely solution of a nonlinear model, around which it was linearised."""
 
@@ -131,9 +136,10 @@ class Pile(Evidence):
     def __repr__(self) -> str:
         shares = ", ".join(f"{name}: {share:.4g}" for name, share in self.shares.items())
         within = "" if self.lower == self.upper else f" ± {0.5 * (self.upper - self.lower):.1e}"
+        prior = f"prior={self.prior:.4g}, " if self.prior else ""
         return (
             f"Pile(value={self.value:.6g}{within}, fit={self.fit:.4g}, complexity={self.complexity:.4g}, "
-            f"constant={self.constant:.4g}, shares={{{shares}}}, size={self.size})"
+            f"constant={self.constant:.4g}, {prior}shares={{{shares}}}, size={self.size})"
         )
 
 
@@ -141,7 +147,8 @@ def pile(model: Model, score: Score | str = "joint") -> Pile:
     """Return the Physics-Informed Log Evidence of a model.
 
     `PILE = (ỹᵀC⁻¹ỹ + log det C)/N + log 2π`, with `C = ηQ + S`. A nonlinear model is first solved, then linearised
-    around its most likely solution, which the result holds as `solution`.
+    around its most likely solution, which the result holds as `solution`. If the model has priors with density `p(θ)`,
+    `−2 log p(θ)/N` is added: the evidence is multiplied by `p(θ)`.
 
     Parameters
     ----------
@@ -182,7 +189,7 @@ def pile_and_gradient(
 ) -> tuple[Pile, dict[str, Any]]:
     """Return PILE and its gradient by name: `∂PILE = tr[(C⁻¹ − ααᵀ) ∂C] / N`.
 
-    For a nonlinear model the gradient includes the change of its most likely solution.
+    For a nonlinear model the gradient includes the change of its most likely solution. Priors add `−2 ∂log p(θ) / N`.
 
     Parameters
     ----------
@@ -280,13 +287,15 @@ def check_exact(model: Model, refine: Callable[[Model], Model]) -> None:
 
 def only(model: Model, given: tuple[int, ...]) -> Model:
     """Return a model with its given blocks alone, all of them physics."""
-    return model.replace(data=(), physics=[model.blocks[i] for i in given])
+    return model.replace(data=(), physics=[model.blocks[i] for i in given], priors={})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Systems:
     """The solved linear systems from which a score is computed."""
 
+    model: Model
+    """The model that is scored, before linearisation."""
     whole: System
     """The system of all observations; for a nonlinear model, linearised around its most likely solution."""
     prior: System | None = None
@@ -337,6 +346,10 @@ class Systems:
 
     def pile(self, score: Score, values: System | None = None) -> Pile:
         """Return PILE; `values`, if given, replaces the whole system by one with other observed values."""
+        return with_priors(self._evidence(score, values), self.model)
+
+    def _evidence(self, score: Score, values: System | None) -> Pile:
+        """Return PILE without the priors of hyperparameters."""
         system, extra = self.whole if values is None else values, {}
         if self.found is None:
             return _from_systems(system, self.prior, self.given, score.profiled)
@@ -354,6 +367,9 @@ class Systems:
         # Profiled PILE depends on ỹ through log ỹᵀC⁻¹ỹ, whose derivative divides ααᵀ by ỹᵀC⁻¹ỹ/N = η̂/η.
         scale = result.eta / self.whole.eta if score.profiled else 1.0
         total = self._gradient(names, scale)
+        for name, slope in self.model.log_prior_slopes.items():
+            if name in total:
+                total[name] = total[name] - 2.0 * slope
         return result, {name: plain(value / result.size) for name, value in total.items()}
 
     def _gradient(self, names: Sequence[str], scale: float) -> dict[str, Any]:
@@ -386,20 +402,30 @@ def systems_of(model: Model, score: Score, start: WarmStart | None = None, *, ex
         Whether to explain a failed factorisation by the eigenvalues of the matrix. They cost more than the
         factorisation, so searches leave them out.
     """
-    model = with_tolerances(model)
+    try:
+        return _solved_systems(with_tolerances(model), score, start, explain)
+    except ToleranceError as error:
+        if not model.priors:
+            raise
+        added = -2.0 * model.log_prior / model.size
+        text = f"{error} Priors add {added:.6g} to both ends."
+        raise ToleranceError(text, error.lower + added, error.upper + added) from None
+
+
+def _solved_systems(model: Model, score: Score, start: WarmStart | None, explain: bool) -> Systems:
     given = score.given_blocks(model)
     if not model.is_nonlinear:
         if given and model.solver.forms_covariance and model.size <= LARGEST_THREADED:
-            return Systems(solve(model, given=given, explain=explain))
+            return Systems(model, solve(model, given=given, explain=explain))
         prior = solve(only(model, given), explain=explain) if given else None
-        return Systems(solve(model, explain=explain), prior, given)
+        return Systems(model, solve(model, explain=explain), prior, given)
     start = start or WarmStart()
     found = _solution(model, start.values(), explain)
     if not given:
-        return Systems(found.system, found=found)
+        return Systems(model, found.system, found=found)
     # All blocks are linearised at the same solution: p(y | r) of one linear model. The most likely solution of the
     # given blocks alone is often zero, where a nonlinear equation is another one.
-    return Systems(solve(found.system.model, given=given, explain=explain), None, given, found)
+    return Systems(model, solve(found.system.model, given=given, explain=explain), None, given, found)
 
 
 def linear_system(model: Model) -> System:
@@ -486,6 +512,15 @@ def from_parts(
     fit, complexity = quadratic / n, logdet / n
     parts = {name: share / n for name, share in shares.items()}
     return Pile(fit + complexity + constant, fit, complexity, constant, parts, n, eta, rounding / n)
+
+
+def with_priors(pile: Pile, model: Model) -> Pile:
+    """Return a score of a model with the density of the model's priors."""
+    if not model.priors:
+        return pile
+    prior = -2.0 * model.log_prior / pile.size
+    lower, upper = pile.lower + prior, pile.upper + prior
+    return dataclasses.replace(pile, value=pile.value + prior, lower=lower, upper=upper, prior=prior)
 
 
 def at_best_scale(plain: Pile) -> Pile:

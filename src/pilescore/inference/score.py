@@ -6,7 +6,7 @@ import dataclasses
 from typing import Literal
 
 from ..errors import InputError, nearest, require
-from ..model import Model
+from ..model import Model, eta_and_temperatures
 
 Given = Literal["exact", "homogeneous", "constant", "physics", "auto"]
 
@@ -88,7 +88,12 @@ class Score:
             )
         if model.is_nonlinear:
             require(self.formula == "consistent", "score", self, "the consistent formula for a nonlinear model")
+        if self.profiled:
+            names = [name for name in model.priors if name in eta_and_temperatures(model)]
+            expected = "no priors on eta and temperatures, which it finds in closed form"
+            require(not names, "score", f"profiled, with priors on {', '.join(names)}", expected)
         if self.formula == "printed":
+            require(not model.priors, "score", "printed", "a model without priors")
             exact = [label for i, label in enumerate(model.labels) if model.is_exact(i)]
             require(not exact, "score", "printed", f"no exact blocks, but {', '.join(exact)}: give them rho=")
 

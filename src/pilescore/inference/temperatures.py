@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from ..covariance import assembly, covariance
 from ..model import Model
 from ..solvers import NotFactorableError, ShiftedCovariance, ShiftedScores, reduce_shifted
-from .evidence import Pile, at_best_scale, from_parts
+from .evidence import Pile, at_best_scale, from_parts, with_priors
 
 REDUCTION = 8.0
 """The cost of a reduction, in factorisations of the same matrix."""
@@ -61,7 +61,10 @@ def scores_by_temperature(
             if any(wanted[i] for i in batch):
                 answers = None if reduced is None else reduced.scores(along[batch] / along[members[0]])
                 scores = _piles(model, answers, eta[batch], profiled)
-                yield from ((i, score) for i, score in zip(batch, scores, strict=True) if wanted[i])
+                for i, score in zip(batch, scores, strict=True):
+                    if wanted[i]:
+                        at_point = model.replace(points[i]) if model.priors else model
+                        yield i, None if score is None else with_priors(score, at_point)
 
 
 def _reduced(

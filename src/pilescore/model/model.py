@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,8 +19,9 @@ from jaxtyping import Float
 from ..equations import CoefficientFunction, MultiIndex
 from ..errors import InputError, OutsideDomainWarning, SmoothnessError, as_positive, did_you_mean, require
 from ..kernels import Kernel
-from .hyperparameters import Path, atom_at, check_value, follow, named_paths, role_of, whole_values
+from .hyperparameters import Path, atom_at, check_value, find, follow, named_paths, role_of, whole_values
 from .observations import TEMPERATURES, Observation, check_names, labels
+from .priors import NamedPriors, Prior, as_priors
 from .solver import Solver, as_solver
 
 
@@ -45,6 +47,10 @@ class Model(eqx.Module):
         How the covariance is solved: `"dense"` (exact, `N³` operations), `"low_rank"` (with proved bounds), `"auto"`
         (chooses, and says why), `"kronecker"`, `"distributed"`, or a solver with options such as
         `ps.solvers.LowRank(tolerance=1e-4)`.
+    priors
+        What is known about hyperparameters: `{"rate": ps.priors.Normal(0.5, 0.1)}`, with names as in `replace`. Their
+        densities multiply the evidence, so they enter `pile`, searches and standard errors. Scores without data
+        (`data_free_pile`) and losses do not contain them.
 
     Examples
     --------
@@ -74,6 +80,8 @@ class Model(eqx.Module):
     eta: Float[np.ndarray, ""] = eqx.field(metadata={"role": "scale"})
     solver: Solver = eqx.field(static=True)
     """How the covariance is solved."""
+    priors: NamedPriors = eqx.field(static=True)
+    """The priors of hyperparameters by name."""
 
     def __init__(
         self,
@@ -84,12 +92,14 @@ class Model(eqx.Module):
         rho: Any = None,
         eta: Any = 1.0,
         solver: Solver | str = "dense",
+        priors: Mapping[str, Prior] = NamedPriors(),  # noqa: B008  (frozen)
     ) -> None:
         self._set(kernel, data, physics, gamma, rho, eta, solver)
+        self._set_priors(priors)
         _check_inside(self)
 
     def _set(self, kernel: Any, data: Any, physics: Any, gamma: Any, rho: Any, eta: Any, solver: Any) -> None:
-        """Check the parts and set the fields."""
+        """Check the parts and set the fields, except the priors."""
         require(isinstance(kernel, Kernel), "kernel", kernel, "a kernel such as ps.RBF(bandwidth=0.5)")
         parts = {"kernel": kernel, "data": _blocks(data, "data", "observe")}
         parts["physics"] = _blocks(physics, "physics", "impose")
@@ -104,6 +114,43 @@ class Model(eqx.Module):
             object.__setattr__(self, name, part)  # the class is frozen outside __init__
         _check_blocks(self)
         _check_names(self)
+
+    def _set_priors(self, priors: Any) -> None:
+        object.__setattr__(self, "priors", as_priors(priors))
+        if not self.priors:
+            return
+        parameters, taken = self.parameters, []
+        for name, (base, index) in self._prior_targets().items():
+            clash = any(base == other and (index == at or not (index and at)) for other, at in taken)
+            require(not clash, f"priors[{name!r}]", name, "a hyperparameter that has no other prior")
+            taken.append((base, index))
+            self.priors[name].check(name, () if index else np.shape(parameters[base]))
+        _check_positive(self)
+
+    def _prior_targets(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Return the hyperparameter, and the index of its element, that each prior is on."""
+        known = named_paths(self) if self.priors else {}
+        return {name: find(self, known, name) for name in self.priors}
+
+    def _prior_values(self) -> dict[str, np.ndarray]:
+        """Return the present value of what each prior is on."""
+        parameters = self.parameters if self.priors else {}
+        return {name: np.asarray(parameters[base])[index] for name, (base, index) in self._prior_targets().items()}
+
+    @property
+    def log_prior(self) -> float:
+        """The log density of the priors at the present hyperparameters; zero without priors."""
+        return math.fsum(self.priors[name].log_density(value) for name, value in self._prior_values().items())
+
+    @property
+    def log_prior_slopes(self) -> dict[str, np.ndarray]:
+        """The derivatives of `log_prior` by each hyperparameter with a prior, or with one on an element."""
+        slopes: dict[str, np.ndarray] = {}
+        values = self._prior_values()
+        for name, (base, index) in self._prior_targets().items():
+            whole = slopes.setdefault(base, np.zeros(np.shape(self.parameters[base])))
+            whole[index] += self.priors[name].slope(values[name])
+        return slopes
 
     @property
     def blocks(self) -> tuple[Observation, ...]:
@@ -188,7 +235,8 @@ class Model(eqx.Module):
     def replace(self, values: Mapping[str, Any] | None = None, **parts: Any) -> Model:
         """Return a model with other hyperparameters, blocks, kernel or solver; everything else is kept.
 
-        New values and parts are checked as in the constructor.
+        New values and parts are checked as in the constructor. Priors of hyperparameters that the new model does not
+        have are dropped.
 
         Parameters
         ----------
@@ -197,7 +245,7 @@ class Model(eqx.Module):
             `data.0.gamma` and `physics.1.rho` for a block's own temperature) or the names of parameters inside
             operators. An index selects one element: `kernel.bandwidth[0]`.
         parts
-            Arguments of `Model`: `kernel`, `data`, `physics`, `solver`, …
+            Arguments of `Model`: `kernel`, `data`, `physics`, `solver`, `priors`, …
 
         Examples
         --------
@@ -224,11 +272,19 @@ class Model(eqx.Module):
                 hint = did_you_mean(name, names, 0.5)
                 raise InputError(f"replace: a model has no part {name!r}, only {', '.join(names)}{hint}")
         model = object.__new__(Model)
-        model._set(**{name: parts.get(name, getattr(self, name)) for name in names})
+        model._set(**{name: parts.get(name, getattr(self, name)) for name in names if name != "priors"})
+        model._set_priors(parts["priors"] if "priors" in parts else self._priors_for(model))
         # A search replaces parts many times; it must not repeat a warning about points that were there before.
         if {id(block.points) for block in model.blocks} - {id(block.points) for block in self.blocks}:
             _check_inside(model)
         return model
+
+    def _priors_for(self, model: Model) -> NamedPriors:
+        """Return the priors of hyperparameters that another model has too."""
+        if not self.priors:
+            return self.priors
+        known, targets = named_paths(model), self._prior_targets()
+        return NamedPriors(tuple(entry for entry in self.priors.entries if targets[entry[0]][0] in known))
 
     def _with_values(self, values: Mapping[str, Any]) -> Model:
         known = named_paths(self)
@@ -245,6 +301,8 @@ class Model(eqx.Module):
                 paths, leaves = zip(*changes[entry.name], strict=True)
                 part = eqx.tree_at(functools.partial(_leaves, paths), part, leaves)
             object.__setattr__(model, entry.name, part)
+        if model.priors:
+            _check_positive(model)
         return model
 
     def __repr__(self) -> str:
@@ -252,6 +310,7 @@ class Model(eqx.Module):
         lines += [f"{role}={list(getattr(self, role))!r}," for role in ("data", "physics")]
         rho = "" if self.rho is None else f"rho={float(self.rho):g}, "
         lines += [f"gamma={float(self.gamma):g}, {rho}eta={float(self.eta):g},"]
+        lines += [f"priors={self.priors!r},"] if self.priors else []
         return "Model(\n    " + "\n    ".join(lines) + "\n)"
 
 
@@ -319,6 +378,12 @@ def _check_names(model: Model) -> None:
         if any(not np.array_equal(v, values[0]) for v in values):
             shown = " and ".join(sorted({str(v) for v in values}))
             raise InputError(f"parameter {name!r} has different values in different operators: {shown}")
+
+
+def _check_positive(model: Model) -> None:
+    for name, value in model._prior_values().items():
+        if model.priors[name].logarithmic:
+            require(bool(np.all(value > 0.0)), name, value, "a positive value, as its prior is on the logarithm")
 
 
 def _check_inside(model: Model) -> None:

@@ -1,7 +1,7 @@
 """Priors on hyperparameters: what is known about a coefficient, a length or a noise before the data.
 
 Every prior is a normal distribution of the value or of its logarithm, so its density, slope and curvature are closed
-forms.
+forms. `Model(..., priors={"rate": ps.priors.Normal(0.5, 0.1)})` adds them to the score.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,23 @@ from jaxtyping import Float
 
 from ..errors import as_array, as_positive, require
 
+__all__ = ["LogNormal", "Normal", "Prior", "Smooth"]
+
+MOST_CONDITION = 1e10
+"""The largest condition number of a covariance of neighbouring elements: its inverse then has at least six digits."""
+
 
 class Prior(abc.ABC):
     """A prior on one hyperparameter, a number or an array: `t ~ N(m, P⁻¹)`, with `t` the value or its logarithm.
 
-    Densities are those of `t`. So the score of a model is smallest where the sum of squares `(t − m)ᵀP(t − m)` and the
-    free energy are, whether a search moves in a value or in its logarithm.
+    Densities are those of `t`. The best value is therefore the same whether a search moves in a value or in its
+    logarithm. A subclass is a frozen dataclass, which can be hashed.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> isinstance(ps.priors.LogNormal(0.5, 2.0), ps.priors.Prior)
+    True
     """
 
     logarithmic: bool
@@ -51,8 +63,8 @@ class Prior(abc.ABC):
         flat = by_t / np.ravel(value) if self.logarithmic else by_t
         return np.asarray(np.reshape(flat, np.shape(value)))
 
-    def check(self, name: str, shape: tuple[int, ...], positive: bool) -> None:
-        """Raise an `InputError` unless the prior suits a hyperparameter of this shape, which may have to be positive."""
+    def check(self, name: str, shape: tuple[int, ...]) -> None:  # noqa: B027  (nothing to check by default)
+        """Raise an `InputError` unless the prior suits a hyperparameter of this shape."""
 
     def _transformed(self, value: Any) -> Float[np.ndarray, " n"]:
         flat = np.ravel(np.asarray(value, dtype=float))
@@ -63,6 +75,9 @@ class Prior(abc.ABC):
 @dataclasses.dataclass(frozen=True)
 class Normal(Prior):
     """A normal prior: the value is `mean ± deviation`.
+
+    If the hyperparameter is positive, the density is not renormalised; use `LogNormal` if zero is less than about two
+    deviations away from the mean.
 
     Parameters
     ----------
@@ -95,7 +110,7 @@ class Normal(Prior):
         """Return the inverse covariance, a diagonal matrix."""
         return np.diag(np.broadcast_to(np.power(self.deviation, -2.0), (size,)))
 
-    def check(self, name: str, shape: tuple[int, ...], positive: bool) -> None:
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise an `InputError` if the numbers of elements differ."""
         _check_lengths(self, name, shape, mean=self.mean, deviation=self.deviation)
 
@@ -139,7 +154,7 @@ class LogNormal(Prior):
         """Return the inverse covariance of the logarithms, a diagonal matrix."""
         return np.diag(np.broadcast_to(np.log(self.factor) ** -2.0, (size,)))
 
-    def check(self, name: str, shape: tuple[int, ...], positive: bool) -> None:
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise an `InputError` if the numbers of elements differ."""
         _check_lengths(self, name, shape, median=self.median, factor=self.factor)
 
@@ -186,13 +201,53 @@ class Smooth(Prior):
 
     def precision(self, size: int) -> Float[np.ndarray, "n n"]:
         """Return the inverse covariance."""
+        return np.asarray(np.linalg.inv(self._correlation(size)) / self.deviation**2)
+
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise an `InputError` unless the hyperparameter is an array with one index, and the length not too long."""
+        require(len(shape) == 1, f"priors[{name!r}]", self, f"Normal or LogNormal: {name!r} has shape {shape}")
+        precise = bool(np.linalg.cond(self._correlation(*shape)) < MOST_CONDITION)
+        expected = f"a shorter one: rounding makes {shape[0]} elements the same"
+        require(precise, f"priors[{name!r}].length", self.length, expected)
+
+    def _correlation(self, size: int) -> Float[np.ndarray, "n n"]:
         index = np.arange(size)
         r = math.sqrt(3.0) * np.abs(index[:, None] - index) / self.length
-        return np.asarray(np.linalg.inv(self.deviation**2 * (1.0 + r) * np.exp(-r)))
+        return np.asarray((1.0 + r) * np.exp(-r))
 
-    def check(self, name: str, shape: tuple[int, ...], positive: bool) -> None:
-        """Raise an `InputError` unless the hyperparameter is an array with one index."""
-        require(len(shape) == 1, f"priors[{name!r}]", self, f"Normal or LogNormal: {name!r} has shape {shape}")
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class NamedPriors(Mapping[str, Prior]):
+    """The priors of a model by the names of hyperparameters. Unlike a dictionary it can be hashed."""
+
+    entries: tuple[tuple[str, Prior], ...] = ()
+
+    def __getitem__(self, name: str) -> Prior:
+        return dict(self.entries)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.entries))  # equal mappings may have another order
+
+    def __repr__(self) -> str:
+        return repr(dict(self.entries))
+
+
+def as_priors(priors: Any) -> NamedPriors:
+    """Return priors by name from a mapping."""
+    if isinstance(priors, NamedPriors):
+        return priors
+    require(isinstance(priors, Mapping), "priors", priors, "a mapping of the names of hyperparameters to ps.priors")
+    for name, prior in priors.items():
+        require(isinstance(name, str), "priors", name, "the names of hyperparameters")
+        expected = "a prior such as ps.priors.Normal(0.5, 0.1)"
+        require(isinstance(prior, Prior), f"priors[{name!r}]", prior, expected)
+    return NamedPriors(tuple(priors.items()))
 
 
 def _as_numbers(value: Any, argument: str) -> float | tuple[float, ...]:

@@ -73,6 +73,8 @@ def _model_bytes(model: Model) -> Iterable[bytes]:
         if not (block.has_fixed_coefficients or block.is_nonlinear):  # β∂ and β²∂ have the same coefficients at β = 1
             yield from _bytes(str(block.operator))
     yield from _bytes(kernel_values(model.kernel, np.concatenate([block.points for block in model.blocks])))
+    if model.priors:
+        yield from _bytes(("priors", sorted(model.priors.items(), key=lambda item: item[0])))
 
 
 def _signature(block: Observation) -> np.ndarray:

@@ -202,6 +202,8 @@ def search_space(model: Model, over: Mapping[str, Any], ties: Ties | None = None
     require(isinstance(over, Mapping) and len(over) > 0, "over", over, "bounds (low, high) for at least one name")
     require(ties is None or isinstance(ties, Mapping), "ties", ties, "a mapping of names to functions")
     paths = named_paths(model)
+    # A log-normal prior says that a hyperparameter is positive, whether or not its kind is.
+    by_logarithm = {find(model, paths, name) for name, prior in model.priors.items() if prior.logarithmic}
     names: list[str] = []
     targets: set[tuple[str, tuple[int, ...]]] = set()
     lows, highs, logarithmic = [], [], []
@@ -218,15 +220,17 @@ def search_space(model: Model, over: Mapping[str, Any], ties: Ties | None = None
             a, b = float(low[element]), float(high[element])
             inside = a < b and math.isfinite(b - a)
             require(inside, f"over[{name!r}]", (a, b), "bounds (low, high) with low below high")
-            require(not positive or a > 0, f"over[{name!r}]", (a, b), "positive bounds: it takes positive values only")
             target = (base, index or element)
+            positive_here = positive or target in by_logarithm or (base, ()) in by_logarithm
+            expected = "positive bounds: it takes positive values only"
+            require(not positive_here or a > 0, f"over[{name!r}]", (a, b), expected)
             require(target not in targets, "over", full, "each hyperparameter once")
             targets.add(target)
             groups[name] = (*groups.get(name, ()), len(names))
             names.append(full)
             lows.append(a)
             highs.append(b)
-            logarithmic.append(positive)
+            logarithmic.append(positive_here)
         shapes[name] = shape
     space = SearchSpace(
         model, tuple(names), np.array(lows), np.array(highs), np.array(logarithmic), groups, shapes, dict(ties or {})

@@ -2,7 +2,8 @@
 
 Kernel parameters and temperatures have the curvature of the evidence. Coefficients of equations are fitted, as in
 nonlinear least squares, and have its standard errors: by the first derivatives of the model. The second derivatives,
-multiplied by residuals that average to zero, are left out; with few data they are mostly noise.
+multiplied by residuals that average to zero, are left out; with few data they are mostly noise. Priors on coefficients
+count as observations of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from jaxtyping import Float
 
 from ..errors import PilescoreError
 from ..inference import Score, WarmStart, systems_of
-from ..model import Model
+from ..model import Model, find, named_paths
 from ..nonlinear import jets_of, observed_at
 from ..solvers import solve
 from .curvature import Curvature, least_curvature
@@ -60,9 +61,10 @@ def coefficient_information(
 
     If observations are scored given equations, it is `DᵀC⁻¹D`, with `D` the change of all observations of the posterior
     mean with the coefficients: the Gauss–Newton matrix of the unknown function and the coefficients together, reduced
-    to the coefficients. What the given equations contribute is left out: by themselves they say nothing about
-    coefficients, only that the prior would rather have other solutions. If equations are scored too, or kernel
-    parameters are tied to coefficients, these are not merely fitted, and the curvature of the evidence is returned.
+    to the coefficients; priors on coefficients add their precision. What the given equations contribute is left out: by
+    themselves they say nothing about coefficients, only that the prior would rather have other solutions. If equations
+    are scored too, or kernel parameters are tied to coefficients, these are not merely fitted, and the curvature of the
+    evidence is returned.
 
     Parameters
     ----------
@@ -103,9 +105,33 @@ def coefficient_information(
             ends = [at_minimum.model_at(space.decode(centre + sign * step)) for sign in (1.0, -1.0)]
             after, before = (np.concatenate(list(map(observed_at, each.blocks, jets))) for each in ends)
             changes[:, column] = (after - before)[system.rows.order] / (2.0 * step[row])
-        return Information(names, rows, system.factored.reduced_given(changes), space)
+        matrix = system.factored.reduced_given(changes) + prior_information(space, values, rows, model)
+        return Information(names, rows, matrix, space)
     except PilescoreError:  # a model near the minimum cannot be evaluated
         return Information(names, rows, unknown, space)
+
+
+def prior_information(
+    space: SearchSpace, values: Float[np.ndarray, " p"], rows: tuple[int, ...], model: Model
+) -> Float[np.ndarray, "c c"]:
+    """Return `JᵀPJ`: what the priors of a model say about some coordinates of a search, the others being given.
+
+    `P` is the precision of `t`, a value or its logarithm, and `J` the derivative of `t` by the coordinates.
+    """
+    paths = named_paths(model) if model.priors else {}
+    targets = [space.targets[space.names[row]] for row in rows]
+    matrix = np.zeros((len(rows), len(rows)))
+    for name, prior in model.priors.items():
+        base, index = find(model, paths, name)
+        elements = [index] if index else list(np.ndindex(np.shape(model.parameters[base])))
+        pairs = [(i, elements.index(at)) for i, (other, at) in enumerate(targets) if other == base and at in elements]
+        if pairs:
+            own, places = (list(each) for each in zip(*pairs, strict=True))
+            at = np.array(rows)[own]
+            slope = space.slope(values)[at] / (values[at] if prior.logarithmic else 1.0)
+            precision = prior.precision(len(elements))[np.ix_(places, places)]
+            matrix[np.ix_(own, own)] += precision * np.outer(slope, slope)
+    return matrix
 
 
 def searched_covariance(

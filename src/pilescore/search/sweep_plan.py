@@ -21,6 +21,7 @@ from ..storage import SweepTable
 from .fingerprint import fingerprint
 
 PILE_COLUMNS = {"pile": "value"} | {name: name for name in ("fit", "complexity", "constant", "rounding")}
+PRIOR_COLUMNS = {"prior": "prior"}
 BOUND_COLUMNS = {"lower": "lower", "upper": "upper"}
 LOSS_COLUMNS = {"data_loss": "data", "physics_loss": "physics", "leave_one_out": "leave_one_out"}
 RISK_COLUMNS = {"": "value", "_bias": "bias", "_variance": "variance", "_relative_l2": "relative_l2"}
@@ -39,6 +40,8 @@ class SweepOutputs:
     """The known solution that errors are computed against."""
     exact: bool = True
     """Whether the solver factors the whole covariance; otherwise there are bounds on PILE."""
+    priors: bool = False
+    """Whether the model has priors."""
 
     @property
     def columns(self) -> list[str]:
@@ -46,6 +49,7 @@ class SweepOutputs:
         kinds = [] if self.known is None else ["data", "phys"][: len(self.known.operators)]
         return [
             *PILE_COLUMNS,
+            *(PRIOR_COLUMNS if self.priors else []),
             *([] if self.exact else BOUND_COLUMNS),
             *(["eta_hat"] if self.score.profiled else []),
             *(LOSS_COLUMNS if self.losses else []),
@@ -169,7 +173,7 @@ def _same_covariance(models: list[Model]) -> list[list[int]]:
         leaves, form = jax.tree.flatten(model.kernel)
         arrays = [leaf for leaf in leaves if eqx.is_array(leaf)]
         functions = tuple(id(leaf) for leaf in leaves if not eqx.is_array(leaf))
-        parts: list[Any] = [*arrays, model.gamma, model.rho, model.eta, model.labels]
+        parts: list[Any] = [*arrays, model.gamma, model.rho, model.eta, model.labels, model.priors]
         for block in model.blocks:
             parts += [block.role, block.indices, block.points, block.coefficients, block.matrix, block.weights]
             parts += [block.temperature]

@@ -57,6 +57,7 @@ from .sweep_plan import (
     LOSS_COLUMNS,
     NONLINEAR_COST,
     PILE_COLUMNS,
+    PRIOR_COLUMNS,
     RISK_COLUMNS,
     SweepOutputs,
     SweepPlan,
@@ -113,7 +114,8 @@ def sweep(
         `pile`, `fit`, `complexity`, `constant`, `rounding`, `shares` (by block), `status` (ok, imprecise, unsatisfied,
         failed or pending) and `reason`; if profiled, the best scale `eta_hat`; the losses; with a known solution
         `R_data` and `R_phys`, their parts `_bias` and `_variance`, and `_relative_l2`. There is one dimension for each
-        name, and `seed`. Solvers other than the dense one add the bounds on PILE, `lower` and `upper`.
+        name, and `seed`. Solvers other than the dense one add the bounds on PILE, `lower` and `upper`; priors add their
+        part of PILE, `prior`.
 
     Examples
     --------
@@ -137,7 +139,8 @@ def sweep(
     if run.client is not None:
         refuse_nested_clusters(checked_client(run.client), models[0].solver)
     axes = as_grid(models[0], grid)
-    outputs = SweepOutputs(scoring, losses, resolve_known(models[0], known), models[0].solver.forms_covariance)
+    exact, priors = models[0].solver.forms_covariance, any(each.priors for each in models)
+    outputs = SweepOutputs(scoring, losses, resolve_known(models[0], known), exact, priors)
     _check_names(models[0], axes, outputs.columns)
     file = None if run.save is None else DatasetFile(run.save)
     plan = make_plan(models, axes, outputs, seeded=numbers is not None)
@@ -318,7 +321,7 @@ class _SharedPosterior(Posterior):
 
 
 def _pile_columns(pile: Pile) -> dict[str, Any]:
-    columns = {name: getattr(pile, field) for name, field in (PILE_COLUMNS | BOUND_COLUMNS).items()}
+    columns = {name: getattr(pile, field) for name, field in (PILE_COLUMNS | PRIOR_COLUMNS | BOUND_COLUMNS).items()}
     columns |= {"eta_hat": pile.eta, "shares": list(pile.shares.values()), "status": "ok"}
     if pile.is_imprecise:
         columns |= {"status": "imprecise", "reason": f"rounding leaves PILE uncertain by {pile.rounding:.1e}"}

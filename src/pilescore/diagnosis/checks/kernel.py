@@ -205,6 +205,8 @@ def _gain_with_data(models: list[Model], shapes: list[np.ndarray]) -> tuple[floa
     shapes
         The shapes that the equation prefers at the present lengths, and at longer ones, which nodes resolve better.
     """
+    # Priors on numbers of the kernel do not hold for the stretched one.
+    models = [model.replace(priors={}) for model in models]
     plain = [_steps(_wide_bounds(model), GIVEN_PHYSICS).descend(model, 1) for model in models]
     precise = [found for found in plain if is_precise(found.pile)]
     if not precise:
