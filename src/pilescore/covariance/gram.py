@@ -313,6 +313,15 @@ def symmetric(spec: Any, numbers: list[Array], eta: Scalar, parts: list[Any]) ->
     return jnp.concatenate(lines)
 
 
+def traced_variances(
+    kernel: Kernel, indices: tuple[MultiIndex, ...], points: Float[Any, "n d"], table: Float[Any, "terms n"]
+) -> Float[Array, " n"]:
+    """Return the prior variances of an operator at points; the kernel and the coefficients may be traced."""
+    arrays, form = split(kernel)
+    each = tuple((alpha,) for alpha in indices)
+    return _diagonal((form, each, each), arrays, jnp.asarray(points).T, jnp.asarray(table))
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def _diagonal(spec: Spec, numbers: list[Array], x: Array, cx: Array) -> Array:
     one = functools.partial(_pair, spec, join(spec[0], numbers))

@@ -12,6 +12,7 @@ from .exact import TIGHTEST as TIGHTEST
 from .exact import TOLERANCE as TOLERANCE
 from .exact import contradiction as contradiction
 from .exact import present_tolerance as present_tolerance
+from .exact import traced_tolerances as traced_tolerances
 from .exact import with_tolerances as with_tolerances
 from .features import Features
 from .interface import Bounds, Estimate

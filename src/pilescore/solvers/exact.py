@@ -11,12 +11,16 @@ last pivots, which are near rounding, cost one or two more digits of the score a
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
-from ..covariance import mean_square, operator_size, term_variances
+from ..covariance import mean_square, operator_size, term_variances, traced_variances
 from ..equations import Nonlinear
 from ..errors import listed
 from ..kernels import RBF, Kernel
@@ -62,14 +66,12 @@ def with_tolerances(model: Model, tolerance: float = TOLERANCE, *, renew: bool =
     kernel, blocks = _usual_kernel(model), list(model.blocks)
     scale = _scale(model, kernel)
     for i in todo:
-        block, usual = blocks[i], math.sqrt(blocks[i].size) * _deviations(kernel, blocks[i], scale)
+        block, usual = blocks[i], _deviations(kernel, blocks[i], scale)
         if block.is_curved:
-            blocks[i] = block.within(max(tolerance, NONLINEAR_TOLERANCE) * usual)
+            blocks[i] = block.within(max(tolerance, NONLINEAR_TOLERANCE) * math.sqrt(block.size) * usual)
             continue
-        own = tolerance if block.zero else SOURCE_FACTOR * tolerance
-        # A tighter tolerance relative to the prior, which may be far wider than the unknown, would cost all digits.
-        least = tolerance / TIGHTEST * math.sqrt(model.size * EPS) * _deviations(model.kernel, block, float(model.eta))
-        blocks[i] = block.within(np.maximum(own * usual, least))
+        own = _deviations(model.kernel, block, float(model.eta))
+        blocks[i] = block.within(np.asarray(_tolerance(block, model.size, tolerance, usual, own)))
     return model.replace(physics=blocks[len(model.data) :])
 
 
@@ -123,23 +125,86 @@ def _usual_kernel(model: Model) -> Kernel:
 
 def _scale(model: Model, kernel: Kernel) -> float:
     """Return the squared size of the unknown: by its observed values, or else by sources, or else η."""
-    direct = [mean_square(block) for block in model.blocks if not block.is_functional and str(block.operator) == "Id"]
+    direct = _direct_sizes(model)
     if any(direct):
         return max(direct)
     sizes = [operator_size(kernel, block) for block in model.blocks if block.values.any()]
     return max((size.scale() for size in sizes), default=0.0) or float(model.eta)
 
 
+def traced_tolerances(model: Model) -> Callable[[Model], dict[int, Float[Array, " n"]]]:
+    """Return the deviations that `with_tolerances` gives the exact blocks of a model, as a JAX function.
+
+    The function takes the model with other hyperparameters, which may be traced, and returns the deviations by the
+    number of the block. They depend on coefficients of the operators and, where rounding demands it, on the prior.
+    """
+    todo = [i for i, block in enumerate(model.blocks) if model.is_exact(i) and not block.exact]
+    usual = _usual_kernel(model)
+    of_usual = {i: _variances_of_terms(usual, model.blocks[i]) for i in todo}
+    direct = max(_direct_sizes(model), default=0.0)
+
+    def scale(changed: Model) -> Any:
+        if direct > 0:
+            return direct
+        sizes = []
+        for block in changed.blocks:
+            if block.values.any():
+                variances = traced_variances(usual, block.indices, block.points, block.coefficients)
+                factor = 1.0 if block.matrix is None else float(np.mean(np.abs(block.matrix).sum(axis=1) ** 2))
+                variance = factor * jnp.mean(variances)
+                sizes.append(jnp.where(variance > 0, mean_square(block) / variance, 1.0))
+        largest = functools.reduce(jnp.maximum, sizes, 0.0)
+        return jnp.where(largest > 0, largest, changed.eta)
+
+    def tolerances(changed: Model) -> dict[int, Float[Array, " n"]]:
+        found, size = {}, scale(changed) if todo else 1.0
+        for i in todo:
+            block = changed.blocks[i]
+            squares = jnp.asarray(block.coefficients) ** 2
+            of_kernel = _variances_of_terms(changed.kernel, block)
+            usual_size = _sizes(block, size * jnp.sum(squares * of_usual[i], axis=0))
+            own_size = _sizes(block, changed.eta * jnp.sum(squares * of_kernel, axis=0))
+            found[i] = _tolerance(block, model.size, TOLERANCE, usual_size, own_size)
+        return found
+
+    return tolerances
+
+
+def _variances_of_terms(kernel: Kernel, block: Observation) -> Float[Array, "terms q"]:
+    """Return the prior variance of each derivative in the operator of a block at its points."""
+    ones = np.ones((1, len(block.points)))
+    return jnp.stack([traced_variances(kernel, (alpha,), block.points, ones) for alpha in block.indices])
+
+
+def _tolerance(block: Observation, size: int, tolerance: float, usual: Any, own: Any) -> Any:
+    """Return the tolerance of each row of a linear block, from its usual size and its size under the model's prior."""
+    fraction = tolerance if block.zero else SOURCE_FACTOR * tolerance
+    # A tighter tolerance relative to the prior, which may be far wider than the unknown, would cost all digits.
+    least = tolerance / TIGHTEST * math.sqrt(size * EPS)
+    return jnp.maximum(fraction * math.sqrt(block.size) * usual, least * own)
+
+
+def _direct_sizes(model: Model) -> list[float]:
+    """Return the mean square of the observed values of the unknown itself, for each block that observes it."""
+    return [mean_square(block) for block in model.blocks if not block.is_functional and str(block.operator) == "Id"]
+
+
 def _deviations(kernel: Kernel, block: Observation, scale: float) -> Float[np.ndarray, " n"]:
     """Return the size of each value of a block: the standard deviation of its terms under a prior, or its values."""
     if isinstance(block.operator, Nonlinear):
-        squares = np.full(block.size, operator_size(kernel, block).size(scale))
-    else:
-        # The variances of the terms, not of their sum: under a kernel that nearly obeys the equation the terms cancel,
-        # and the rounding error of the sum is that of the terms.
-        squares = scale * term_variances(kernel, block)
-        if block.matrix is not None:
-            squares = (np.abs(block.matrix) @ np.sqrt(squares)) ** 2
-    squares = np.maximum(squares, mean_square(block))
+        return np.asarray(_sizes(block, np.full(len(block.points), operator_size(kernel, block).size(scale))))
+    # The variances of the terms, not of their sum: under a kernel that nearly obeys the equation the terms cancel, and
+    # the rounding error of the sum is that of the terms.
+    return np.asarray(_sizes(block, scale * term_variances(kernel, block)))
+
+
+def _sizes(block: Observation, squares: Float[Any, " q"]) -> Float[Array, " n"]:
+    """Return the size of each value of a block from the squared size of its operator at each point."""
+    if block.matrix is not None:
+        # The derivative of the square root at zero is infinite.
+        roots = jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1.0)), 0.0)
+        squares = (np.abs(block.matrix) @ roots) ** 2
+    squares = jnp.maximum(squares, mean_square(block))
     # A row whose operator vanishes there: the other rows give its scale.
-    return np.sqrt(np.where(squares > 0, squares, squares.max() or 1.0))
+    largest = jnp.max(squares)
+    return jnp.sqrt(jnp.where(squares > 0, squares, jnp.where(largest > 0, largest, 1.0)))
