@@ -25,6 +25,9 @@ from .observations import check_names as check_names
 from .observations import check_nodes as check_nodes
 from .observations import evaluate as evaluate
 from .observations import labels as labels
+from .priors import LogNormal as LogNormal
+from .priors import Normal as Normal
+from .priors import Prior as Prior
 from .solver import Solver
 from .solver import as_solver as as_solver
 
