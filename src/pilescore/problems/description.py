@@ -12,7 +12,19 @@ import numpy as np
 
 from ..equations import Nonlinear
 from ..kernels import On
-from ..model import TEMPERATURES, Model, Observation, find, follow, is_of_kernel, is_temperature, named_paths
+from ..model import (
+    TEMPERATURES,
+    LogNormal,
+    Model,
+    Normal,
+    Observation,
+    Prior,
+    find,
+    follow,
+    is_of_kernel,
+    is_temperature,
+    named_paths,
+)
 from ..parallel import cores
 from ..solvers import cholesky
 from .loading import jet_bytes
@@ -140,7 +152,9 @@ def _lines(problem: Problem) -> Iterator[str]:
             if is_of_kernel(paths[parameter][0]) and parameter not in over:
                 yield f"    {parameter} = {_number_text(value)}"
         for parameter, (low, high) in over.items():
-            yield f"    choose {parameter_text(parameter, problem)} in [{_number_text(low)}, {_number_text(high)}]"
+            prior = _prior_text(problem.models[name].priors.get(parameter))
+            choice = f"{parameter_text(parameter, problem)} in [{_number_text(low)}, {_number_text(high)}]"
+            yield f"    choose {choice}{prior}"
         if not over:
             yield "    nothing to choose"
     if problem.why_kernels:
@@ -163,6 +177,15 @@ def _lines(problem: Problem) -> Iterator[str]:
         f"  N = {model.size} observations: about {_bytes_text(memory)} of memory, {_seconds_text(one)} for a score "
         f"with its gradient, {_seconds_text(total)} for the selection"
     )
+
+
+def _prior_text(prior: Prior | None) -> str:
+    """Return what is known about a number, in words."""
+    if isinstance(prior, Normal):
+        return f", known as {_number_text(prior.mean)} ± {_number_text(prior.deviation)}"
+    if isinstance(prior, LogNormal):
+        return f", known as {_number_text(prior.median)} within a factor of {_number_text(prior.factor)}"
+    return ""
 
 
 def _number_text(number: Any) -> str:

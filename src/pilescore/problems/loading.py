@@ -23,7 +23,7 @@ from ..equations.text import Language, ParameterFunction
 from ..errors import InputError, describe, listed, require
 from ..inference import as_score, equation_blocks
 from ..kernels import RBF, AnisotropicRBF, Evolution, Kernel, Matern, Periodic, RationalQuadratic, ShearedRBF
-from ..model import Model, Observation, check_smoothness, is_of_kernel, is_positive, named_paths, role_of
+from ..model import Model, Observation, Prior, check_smoothness, is_of_kernel, is_positive, named_paths, role_of
 from ..parallel import require_memory
 from ..search import data_free_choice, default_bounds, free_name
 from ..solvers import Solver, as_solver
@@ -137,9 +137,10 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
     models: dict[str, Model] = {}
     over: dict[str, dict[str, Any]] = {}
     bounds = {name: unknown.bounds for name, unknown in sections.inferred.items()}
+    priors = {n: prior for n, unknown in sections.inferred.items() if (prior := schema.prior_of(unknown))}
     for i, candidate in enumerate(kernels):
         place = () if why_kernels else ("kernel", i)
-        model = log.attempt(place, _model, candidate.kernel, noise, operators, context, solver)
+        model = log.attempt(place, _model, candidate, noise, priors, operators, context, solver)
         if model is not None:
             name = free_name(candidate.name, {*models})
             over[name] = kernel_bounds(model, candidate) | dict(noise.over) | bounds
@@ -545,6 +546,13 @@ def kernel_bounds(model: Model, candidate: KernelCandidate) -> dict[str, Any]:
     return over
 
 
+def kernel_priors(model: Model, candidate: KernelCandidate) -> dict[str, Prior]:
+    """Return what the file says about the kernel's hyperparameters."""
+    names = [name for name, places in named_paths(model).items() if is_of_kernel(places[0])]
+    given = {name: schema.prior_of(choice) for name, (choice, _) in zip(names, candidate.numbers, strict=True)}
+    return {name: prior for name, prior in given.items() if prior is not None}
+
+
 _OBSERVATIONS = ("equation", "condition", "data", "constraint")
 _TABLES: dict[str, tuple[Any, Callable[[Any, Place, ParsingContext], Any]]] = {
     "equation": (schema.EquationTable, observations.equation),
@@ -573,9 +581,17 @@ def _parameters(block: Observation) -> list[str]:
     return [atom.name for operator in operators for atom in operator.atoms if isinstance(atom, Parameter)]
 
 
-def _model(kernel: Any, noise: NoiseModel, operators: Sequence[str], context: ParsingContext, solver: Any) -> Model:
-    temperatures: dict[str, Any] = dict(noise.temperatures)
+def _model(
+    candidate: KernelCandidate,
+    noise: NoiseModel,
+    priors: Mapping[str, Prior],
+    operators: Sequence[str],
+    context: ParsingContext,
+    solver: Any,
+) -> Model:
+    kernel, temperatures = candidate.kernel, dict[str, Any](noise.temperatures)
     model = Model(kernel, noise.data, noise.physics, solver=solver or "dense", **temperatures)
+    model = model.replace(priors={**priors, **noise.priors, **kernel_priors(model, candidate)})
     for text in operators:
         indices = context.language.operator(text).indices(context.box.dimension)
         check_smoothness(kernel, indices, f"the prediction {text!r}")

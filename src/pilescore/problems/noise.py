@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from ..covariance import MAX_VALUE, mean_square, operator_size
 from ..kernels import RBF
-from ..model import TEMPERATURES, Observation
+from ..model import TEMPERATURES, Observation, Prior
 from ..search import free_name
 from . import schema
 from .observations import ParsedTable, ParsingContext
@@ -45,6 +45,8 @@ class NoiseModel:
     """The observed values of each block as text, data first."""
     temperatures: Mapping[str, float]
     over: Mapping[str, tuple[float, float]]
+    priors: Mapping[str, Prior]
+    """What the file says about temperatures to choose."""
 
 
 def own_temperature(role: str, index: int) -> str:
@@ -96,15 +98,17 @@ def noise_model(
             context.log.warnings.append(
                 f"{symbol} in [temperatures] is not used: everything it applies to has its own noise"
             )
-    measured = _with_noise("data", data, sizes, over)
-    imposed = _with_noise("physics", physics, sizes, over)
+    shares = {"gamma": given.gamma, "rho": given.rho, "eta": given.eta}
+    priors = {name: prior for name, each in shares.items() if name in over and (prior := schema.prior_of(each))}
+    measured = _with_noise("data", data, sizes, over, priors)
+    imposed = _with_noise("physics", physics, sizes, over, priors)
     named: dict[str, Observation] = {}
     for block in (*measured, *imposed):
         name = free_name(block.name or block.role, {*named})
         named[name] = dataclasses.replace(block, name=name)
     blocks, count = tuple(named.values()), len(measured)
     texts = tuple(text for table in (*data, *physics) for text in table.texts)
-    return NoiseModel(blocks[:count], blocks[count:], texts, start, over)
+    return NoiseModel(blocks[:count], blocks[count:], texts, start, over, priors)
 
 
 class _Sizes:
@@ -163,9 +167,13 @@ def last_digit(values: Float[np.ndarray, " n"]) -> float:
 
 
 def _with_noise(
-    role: str, tables: Sequence[ParsedTable], sizes: _Sizes, over: dict[str, tuple[float, float]]
+    role: str,
+    tables: Sequence[ParsedTable],
+    sizes: _Sizes,
+    over: dict[str, tuple[float, float]],
+    priors: dict[str, Prior],
 ) -> list[Observation]:
-    """Return the blocks of tables with their noise, and add the bounds of noise to choose.
+    """Return the blocks of tables with their noise, and add the bounds and priors of noise to choose.
 
     Physics without a noise is exact. Values that a file holds are readings: without a noise, it is chosen.
     """
@@ -176,6 +184,8 @@ def _with_noise(
             name = own_temperature(role, len(blocks))
             if table.temperature is not None:
                 over[name] = table.temperature.bounds
+                prior = schema.prior_of(table.temperature)
+                priors |= {} if prior is None else {name: prior}
             elif read and block.temperature is None:
                 spread = _spread(block) or sizes.unknown
                 # With ρ the noise variance of a reading of weight one is ρ/2.

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import describe, did_you_mean
+from ..model import LogNormal, Normal, Prior
 from .reader import Place
 
 Report: TypeAlias = Callable[[Place, str], None]
@@ -48,15 +49,37 @@ Interval: TypeAlias = Annotated[list[float], Field(min_length=2, max_length=2), 
 Count: TypeAlias = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
+class PriorTable(TomlTable):
+    """What is known about a number to choose: `mean ± deviation`, or within a factor of the median."""
+
+    mean: Annotated[float | None, Field(description="a number")] = None
+    deviation: Annotated[float | None, Field(gt=0, description="a positive number")] = None
+    median: Annotated[float | None, Field(gt=0, description="a positive number")] = None
+    factor: Annotated[float | None, Field(gt=1, description="a number above 1")] = None
+
+    def model_post_init(self, context: Any) -> None:
+        """Refuse all but the two complete pairs."""
+        if self.model_fields_set not in ({"mean", "deviation"}, {"median", "factor"}):
+            raise ValueError
+
+    @property
+    def prior(self) -> Prior:
+        """The prior as a model takes it."""
+        return LogNormal(self.median, self.factor) if self.mean is None else Normal(self.mean, self.deviation)
+
+
 class Unknown(TomlTable):
     """A number to choose within bounds."""
 
     unknown: Annotated[Interval, Field(description="bounds, as [low, high]")]
     start: Annotated[float | None, Field(description="a number within the bounds")] = None
+    prior: Annotated[PriorTable | None, Field(description="what is known about it")] = None
 
     def model_post_init(self, context: Any) -> None:
-        """Refuse a start outside the bounds."""
+        """Refuse a start outside the bounds, and a log-normal prior if they are not positive."""
         if self.start is not None and not self.unknown[0] <= self.start <= self.unknown[1]:
+            raise ValueError
+        if self.prior is not None and self.prior.median is not None and not self.unknown[0] > 0:
             raise ValueError
 
     @property
@@ -73,6 +96,11 @@ class Unknown(TomlTable):
         return self.unknown[0], self.unknown[1]
 
 
+def prior_of(choice: Any) -> Prior | None:
+    """Return the prior of a number to choose, if the file gives one."""
+    return choice.prior.prior if isinstance(choice, Unknown) and choice.prior is not None else None
+
+
 def start_of(choice: Any, default: Any = None) -> Any:
     """Return a fixed number, the start of a number to choose, or the default for a key that is not given."""
     if choice is None:
@@ -80,7 +108,8 @@ def start_of(choice: Any, default: Any = None) -> Any:
     return choice.value if isinstance(choice, Unknown) else choice
 
 
-OPEN = "{ unknown = [low, high] } to choose it, with low < high and optionally start = ..."
+OPEN = "{ unknown = [low, high] } to choose it, with low < high and optionally start = ... and prior = ..."
+PRIOR = "{ mean = ..., deviation = ... }, or { median = ..., factor = ... } with factor > 1 and positive bounds"
 CHOICE = f"a fixed number, or {OPEN}"
 POSITIVE = f"a fixed positive number, or {OPEN}"
 Choice: TypeAlias = float | Unknown
@@ -369,7 +398,11 @@ class WholeFile(TomlTable):
         dict[str, Any], Field(min_length=1, description="the coordinates, each with its interval, as x = [-1, 1]")
     ]
     parameters: Annotated[
-        dict[str, Any], Field(description="numbers, or { unknown = [low, high] } for a parameter to infer")
+        dict[str, Any],
+        Field(
+            description="numbers, or { unknown = [low, high] } for a parameter to infer, with what is known about it as "
+            "prior = { mean = 0.7, deviation = 0.1 } or prior = { median = 0.7, factor = 1.5 }"
+        ),
     ] = {}
     functions: Annotated[dict[str, Any], Field(description='expressions by name, as f = "sin(pi*x)"')] = {}
     derived: Annotated[
@@ -490,4 +523,17 @@ def _message(kind: type[TomlTable], key: str, raw: Mapping[str, Any]) -> str:
     value = raw[key]
     if isinstance(value, str) and (key, value) in RENAMED_VALUES:
         return f"found {value!r}, which is now called {RENAMED_VALUES[key, value]!r}"
+    if _has_bad_prior(value):
+        return f"found prior = {describe(value['prior'])}; expected {PRIOR}"
     return f"found {describe(value)}; expected {expected(kind, key)}"
+
+
+def _has_bad_prior(value: Any) -> bool:
+    """Return whether a number to choose has a mistake in its prior alone."""
+    if not isinstance(value, Mapping) or "prior" not in value:
+        return False
+    try:
+        Unknown.model_validate({key: part for key, part in value.items() if key != "prior"})
+    except ValidationError:
+        return False
+    return True

@@ -279,7 +279,8 @@ class EvaluationLog(ResumableResults):
         if "u" not in old:
             return
         points, gradients, shares = (old[name].values.astype(float) for name in ("u", "gradient", "shares"))
-        old = old if "prior" in old else old.assign(prior=xr.zeros_like(old["value"]))  # written before models had priors
+        if "prior" not in old:  # written before models had priors
+            old = old.assign(prior=xr.zeros_like(old["value"]))
         terms = np.array([old[name].values.astype(float) for name in PILE_FIELDS]).T
         errors, reasons, solvers, stages = (
             old[name].values.tolist() for name in ("error", "reason", "solver", "stage")
