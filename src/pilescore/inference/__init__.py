@@ -24,12 +24,14 @@ from .evidence import check_exact as check_exact
 from .evidence import contradictory as contradictory
 from .evidence import linear_system as linear_system
 from .evidence import systems_of as systems_of
+from .log_evidence import log_evidence_function
 from .losses import Losses, losses
 from .losses import left_out_residuals as left_out_residuals
 from .losses import left_out_variances as left_out_variances
 from .losses import quadrature_weights as quadrature_weights
 from .losses import system_losses as system_losses
-from .posterior import Posterior, posterior
+from .mixture import MixturePosterior, ModelMixture, WeightedModel, posterior
+from .posterior import Posterior
 from .score import NAMED_SCORES as NAMED_SCORES
 from .score import Score
 from .score import as_score as as_score
@@ -43,14 +45,18 @@ __all__ = [
     "FredholmDeterminant",
     "KnownSolution",
     "Losses",
+    "MixturePosterior",
+    "ModelMixture",
     "Pile",
     "Posterior",
     "Risk",
     "Score",
+    "WeightedModel",
     "accuracy",
     "calibrated_rho",
     "data_free_pile",
     "fredholm_logdet",
+    "log_evidence_function",
     "losses",
     "pile",
     "pile_and_gradient",

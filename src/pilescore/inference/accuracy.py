@@ -13,7 +13,8 @@ from ..domains import Nodes
 from ..equations import Operator, identity
 from ..errors import InputError, as_positive, as_vector, require
 from ..model import Model, check_nodes, evaluate
-from .posterior import Posterior, posterior
+from .mixture import posterior
+from .posterior import Posterior
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import ndtri
 
 from ..covariance import TILE, Covariance, Layout, RowSet, Tile, query, single_tile
 from ..equations import Operator, identity
-from ..errors import PrecisionWarning, as_count, as_points, require
+from ..errors import PrecisionWarning, as_array, as_count, as_points, require
 from ..model import Model, check_names, check_smoothness
 from ..parallel import require_memory
 from ..solvers import EPS, System
-from .evidence import linear_system
 
 BATCH = 1e9
 """How many bytes of covariances between observations and query points are in memory at a time."""
@@ -105,6 +105,20 @@ class Posterior:
             out[negative] = 0.0
         return out
 
+    def quantiles(self, points: Any, probabilities: Any, operator: Operator = identity) -> Float[np.ndarray, "*k n"]:
+        """Return quantiles of `A f`, one row for each probability.
+
+        Examples
+        --------
+        >>> import pilescore as ps
+        >>> model = ps.Model(ps.RBF(1.0), data=ps.observe(ps.identity, values=[1.0], at=[0.0]), gamma=0.02)
+        >>> ps.posterior(model).quantiles([0.0, 9.0], [0.025, 0.975]).round(2)
+        array([[ 0.8 , -1.96],
+               [ 1.19,  1.96]])
+        """
+        wanted = as_probabilities(probabilities)
+        return normal_quantiles(self.mean(points, operator), self.std(points, operator), wanted)
+
     def covariance(
         self,
         points: Any,
@@ -140,7 +154,11 @@ class Posterior:
         return self._covariance.block(RowSet(first), RowSet(second)) - left.T @ self.system.factored.solve(right)[0]
 
     def samples(
-        self, points: Any, count: int, seed: int, operator: Operator | Sequence[Operator] = identity
+        self,
+        points: Any,
+        count: int,
+        seed: int | np.random.Generator,
+        operator: Operator | Sequence[Operator] = identity,
     ) -> Float[np.ndarray, "count ..."]:
         """Return joint samples of `A f` at n points, of shape (count, n).
 
@@ -159,7 +177,7 @@ class Posterior:
         (5, 2, 2)
         """
         as_count(count, "count")
-        as_count(seed, "seed", least=0)
+        rng = as_generator(seed)
         several = not isinstance(operator, Operator)
         operators = list(operator) if not isinstance(operator, Operator) else [operator]
         layouts = [self._query(points, one) for one in operators]
@@ -177,7 +195,7 @@ class Posterior:
                 stacklevel=2,
             )
         root = vectors * np.sqrt(np.where(values > 0, values, 0.0))
-        drawn = mean + np.random.default_rng(seed).standard_normal((count, rows.size)) @ root.T
+        drawn = mean + rng.standard_normal((count, rows.size)) @ root.T
         return drawn.reshape(count, len(operators), -1) if several else drawn
 
     def __repr__(self) -> str:
@@ -220,35 +238,24 @@ class Posterior:
         return prior - self.system.factored.reduced(self._columns(rows))
 
 
-def posterior(model: Model) -> Posterior:
-    """Return the posterior of a model: its Gaussian process conditioned on its observations.
+def as_generator(seed: int | np.random.Generator) -> np.random.Generator:
+    """Return a random generator from a seed; a generator is returned as it is."""
+    return seed if isinstance(seed, np.random.Generator) else np.random.default_rng(as_count(seed, "seed", least=0))
 
-    Parameters
-    ----------
-    model
-        The model. A nonlinear one is linearised around its most likely solution. An approximate solver computes means
-        and variances to its tolerance; a feature solver returns the posterior of its feature kernel.
 
-    Examples
-    --------
-    >>> import pilescore as ps
-    >>> line = ps.Box(x=(0, 1))
-    >>> (dx,) = ps.partials(line)
-    >>> model = ps.Model(
-    ...     kernel=ps.RBF(bandwidth=0.5),
-    ...     data=ps.observe(ps.identity, values=[0.0], at=[0.0]),
-    ...     physics=ps.impose(dx, 1.0, on=line.interior(ps.GaussLegendre(10))),
-    ...     gamma=1e-8,
-    ...     rho=1e-8,
-    ... )
-    >>> post = ps.posterior(model)
-    >>> post.mean([0.5, 1.0]).round(3)  # f' = 1, f(0) = 0
-    array([0.5, 1. ])
-    >>> post.mean([0.5], operator=dx).round(3)
-    array([1.])
-    """
-    require(isinstance(model, Model), "model", model, "a ps.Model")
-    return Posterior(linear_system(model))
+def normal_quantiles(
+    mean: Float[np.ndarray, " n"], std: Float[np.ndarray, " n"], probabilities: Float[np.ndarray, "*k"]
+) -> Float[np.ndarray, "*k n"]:
+    """Return quantiles of normal distributions, `m + s Φ⁻¹(p)`."""
+    return mean + std * np.asarray(ndtri(probabilities))[..., None]
+
+
+def as_probabilities(value: Any) -> Float[np.ndarray, "*k"]:
+    """Return `value` as a number between zero and one, or a vector of them."""
+    array = as_array(value, "probabilities")
+    inside = array.ndim <= 1 and array.size > 0 and bool(np.all((array > 0) & (array < 1)))
+    require(inside, "probabilities", value, "numbers between 0 and 1, such as [0.025, 0.975]")
+    return array
 
 
 def _joined(layouts: list[Layout]) -> Layout:

@@ -14,6 +14,7 @@ from .hyperparameters import is_positive as is_positive
 from .hyperparameters import is_temperature as is_temperature
 from .hyperparameters import kernel_paths as kernel_paths
 from .hyperparameters import named_paths as named_paths
+from .hyperparameters import operator_paths as operator_paths
 from .hyperparameters import path_of as path_of
 from .hyperparameters import require_name as require_name
 from .hyperparameters import role_of as role_of

@@ -18,7 +18,7 @@ import numpy as np
 from jax.tree_util import GetAttrKey, SequenceKey, keystr
 from jaxtyping import Float
 
-from ..equations import CoefficientFunction, Parameter
+from ..equations import CoefficientFunction, Operator, Parameter
 from ..errors import InputError, as_array, as_positive, nearest, require
 from ..kernels import Positive
 from .observations import TEMPERATURES
@@ -76,6 +76,16 @@ def find(model: Any, known: Mapping[str, list[Path]], name: str) -> tuple[str, t
     inside = len(index) == len(shape) and all(i < n for i, n in zip(index, shape, strict=True))
     require(inside, name, f"the index {list(index)}", f"an index into {base!r}, which has shape {shape}")
     return base, index
+
+
+def operator_paths(operator: Operator) -> dict[str, list[Path]]:
+    """Return the paths of the hyperparameters inside an operator by name, as `named_paths` does for a model."""
+    paths: dict[str, list[Path]] = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(operator)[0]:
+        atom, rest = atom_at(operator, path)
+        if atom is not None and eqx.is_inexact_array(leaf):
+            paths.setdefault(_name_in(atom, rest), []).append(path)
+    return paths
 
 
 def path_of(model: Any, name: str) -> Path:
@@ -182,9 +192,14 @@ def _name(model: Any, path: Path) -> str | None:
         exact = getattr(model, first)[path[1].idx].exact  # a tolerance is not a hyperparameter
         return None if exact else f"{first}.{path[1].idx}.{TEMPERATURES[first]}"
     atom, rest = atom_at(model, path)
+    return None if atom is None else _name_in(atom, rest)
+
+
+def _name_in(atom: Parameter | CoefficientFunction, rest: Path) -> str:
+    """Return the name of a leaf inside an operator, as `atom_at` finds it."""
     if isinstance(atom, Parameter):
         return atom.name
-    return None if atom is None else keystr((GetAttrKey(atom.name), *rest), simple=True, separator=".")
+    return keystr((GetAttrKey(atom.name), *rest), simple=True, separator=".")
 
 
 def _metadata(model: Any, path: Path) -> Mapping[str, Any]:
