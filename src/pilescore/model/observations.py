@@ -333,6 +333,10 @@ class Observation(eqx.Module):
         """Return the block as an exact one that holds to within these deviations."""
         return dataclasses.replace(self, weights=1.0 / deviations**2, temperature=jnp.asarray(2.0), exact=True)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Observation:
+        """Return the block itself: it is immutable, and a copy would lose the function of its source."""
+        return self
+
     def __getstate__(self) -> dict[str, Any]:
         """Drop a function, which may not be picklable: only refining the rule needs it."""
         return {**self.__dict__, "source": None if callable(self.source) else self.source}
