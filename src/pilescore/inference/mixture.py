@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, overload
@@ -194,12 +195,10 @@ class MixturePosterior:
         """The models."""
         return tuple(part.model for part in self._components.parts)
 
-    @functools.cached_property
+    @property
     def weights(self) -> Float[np.ndarray, " k"]:
         """The weights of the models; zero for models that are left out because they cannot be solved."""
-        components = self._components
-        self._each(lambda post, part: None, [i for i in range(len(components.parts)) if i not in components.linear])
-        return self._shares()
+        return self._all_weights()
 
     @property
     def values(self) -> dict[str, Float[np.ndarray, " k"]]:
@@ -214,11 +213,11 @@ class MixturePosterior:
 
     def std(self, points: Any, operator: Operator = identity) -> Float[np.ndarray, " n"]:
         """Return the posterior standard deviation of `A f`."""
-        return np.sqrt(self._variance(points, operator))
+        return np.sqrt(self._total_variance(*self._moments(points, operator)))
 
     def variance(self, points: Any, operator: Operator = identity) -> Float[np.ndarray, " n"]:
         """Return the posterior variance of `A f`: the mean of the variances plus the variance of the means."""
-        return self._variance(points, operator)
+        return self._total_variance(*self._moments(points, operator))
 
     def quantiles(self, points: Any, probabilities: Any, operator: Operator = identity) -> Float[np.ndarray, "*k n"]:
         """Return quantiles of `A f`, one row for each probability: `Σ w Φ((q − m)/s) = p`.
@@ -307,7 +306,7 @@ class MixturePosterior:
         """
         as_count(count, "count")
         rng = as_generator(seed)
-        counts = rng.multinomial(count, self.weights)
+        counts = rng.multinomial(count, self._all_weights())
         chosen = np.flatnonzero(counts)
         numbers = iter(counts[chosen].tolist())
 
@@ -350,17 +349,25 @@ class MixturePosterior:
             adapted = in_model(operator, part)
             return post.mean(points, adapted), post.variance(points, adapted)
 
-        means, variances = zip(*self._each(ask, depth=5), strict=True)
+        means, variances = zip(*self._each(ask, stacklevel=4), strict=True)
         return np.array(means), np.array(variances)
 
-    def _variance(self, points: Any, operator: Operator) -> Float[np.ndarray, " n"]:
-        means, variances = self._moments(points, operator)
+    def _total_variance(
+        self, means: Float[np.ndarray, "k n"], variances: Float[np.ndarray, "k n"]
+    ) -> Float[np.ndarray, " n"]:
         shares = self._solved_shares()
         return shares @ variances + np.sum(_deviations(means, shares) ** 2, axis=0)
 
     def _solved(self) -> list[int]:
         """Return the positions of the models that are not left out, after all have been asked."""
         return [i for i in range(len(self._components.parts)) if i not in self._components.left_out]
+
+    def _all_weights(self) -> Float[np.ndarray, " k"]:
+        """Return the weights after every model has been conditioned."""
+        components = self._components
+        new = [i for i in range(len(components.parts)) if i not in components.linear]
+        self._each(lambda post, part: None, new, stacklevel=4)
+        return self._shares()
 
     def _shares(self) -> Float[np.ndarray, " k"]:
         shares = np.array([part.weight for part in self._components.parts])
@@ -371,7 +378,7 @@ class MixturePosterior:
         return self._shares()[self._solved()]
 
     def _each(
-        self, ask: Callable[[Posterior, WeightedModel], T], which: Iterable[int] | None = None, depth: int = 4
+        self, ask: Callable[[Posterior, WeightedModel], T], which: Iterable[int] | None = None, stacklevel: int = 3
     ) -> list[T]:
         """Return the answer of each solved model, one model at a time.
 
@@ -391,7 +398,7 @@ class MixturePosterior:
         for category, texts in told.items():
             total = sum(weight for weight, _ in texts)
             where = f"{len(texts)} of {len(chosen)} weighted models, with weight {total:.2g}, warn"
-            warnings.warn(f"{where}; the heaviest: {max(texts)[1]}", category, stacklevel=depth)
+            warnings.warn(f"{where}; the heaviest: {max(texts)[1]}", category, stacklevel=stacklevel)
         return answers
 
 
@@ -533,6 +540,6 @@ def _checked(mixture: ModelMixture) -> tuple[WeightedModel, ...]:
         require(same, "values", list(part.values), f"the same names in all weighted models, {list(parts[0].values)}")
         for name, value in part.values.items():
             require(as_array(value, name).ndim == 0, name, value, "a single number")
-    total = sum(part.weight for part in parts)
+    total = math.fsum(part.weight for part in parts)
     require(abs(total - 1.0) < 1e-9, "weight", total, "weights that sum to one")
     return parts
