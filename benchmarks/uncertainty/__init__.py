@@ -1,0 +1,1 @@
+"""Whether stated uncertainties hold, on problems with known solutions: `python -m benchmarks.uncertainty`."""
