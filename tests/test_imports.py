@@ -14,7 +14,7 @@ import pilescore as ps
 
 TABLES = {"click", "jinja2", "matplotlib", "pandas", "plotly", "pydantic", "xarray"}
 SCIPY = {"scipy.fft", "scipy.optimize", "scipy.sparse.linalg", "scipy.stats"}
-EXTRAS = {"dask", "distributed", "flax", "optax", "pyarrow", "torch", "zarr"}
+EXTRAS = {"dask", "distributed", "flax", "optax", "pyarrow", "sklearn", "torch", "zarr"}
 """Not installed unless asked for. `cloudpickle` is one of them too, but JAX imports it if it is there."""
 
 SCORE = """

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -133,7 +133,7 @@ class PileRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sci
         self.starts = starts
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any) -> PileRegressor:
         """Minimise PILE over everything unknown, and return the estimator.
 
         A search that has not converged raises a `ConvergenceWarning` of scikit-learn.

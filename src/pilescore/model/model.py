@@ -21,7 +21,7 @@ from ..errors import InputError, OutsideDomainWarning, SmoothnessError, as_posit
 from ..kernels import Kernel
 from .hyperparameters import Path, atom_at, check_value, find, follow, named_paths, role_of, whole_values
 from .observations import TEMPERATURES, Observation, check_names, labels
-from .priors import NamedPriors, Prior, as_priors
+from .priors import NamedPriors, as_priors
 from .solver import Solver, as_solver
 
 
@@ -92,7 +92,7 @@ class Model(eqx.Module):
         rho: Any = None,
         eta: Any = 1.0,
         solver: Solver | str = "dense",
-        priors: Mapping[str, Prior] = NamedPriors(),  # noqa: B008  (frozen)
+        priors: Mapping[str, Any] = NamedPriors(),
     ) -> None:
         self._set(kernel, data, physics, gamma, rho, eta, solver)
         self._set_priors(priors)
@@ -135,7 +135,8 @@ class Model(eqx.Module):
     def _prior_values(self) -> dict[str, np.ndarray]:
         """Return the present value of what each prior is on."""
         parameters = self.parameters if self.priors else {}
-        return {name: np.asarray(parameters[base])[index] for name, (base, index) in self._prior_targets().items()}
+        targets = self._prior_targets().items()
+        return {name: np.asarray(np.asarray(parameters[base])[index]) for name, (base, index) in targets}
 
     @property
     def log_prior(self) -> float:

@@ -183,9 +183,9 @@ class Smooth(Prior):
     True
     """
 
-    mean: float | int
-    deviation: float | int
-    length: float | int
+    mean: Any
+    deviation: Any
+    length: Any
     logarithmic: bool = False
 
     def __post_init__(self) -> None:
@@ -253,7 +253,9 @@ def as_priors(priors: Any) -> NamedPriors:
 def _as_numbers(value: Any, argument: str) -> float | tuple[float, ...]:
     """Return one number, or a tuple of numbers, which can be hashed."""
     array = as_array(value, argument)
-    require(array.ndim <= 1 and np.isfinite(array).all(), argument, value, "a finite number, or a sequence of them")
+    require(
+        array.ndim <= 1 and bool(np.isfinite(array).all()), argument, value, "a finite number, or a sequence of them"
+    )
     return float(array) if array.ndim == 0 else tuple(array.tolist())
 
 

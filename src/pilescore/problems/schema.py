@@ -400,8 +400,8 @@ class WholeFile(TomlTable):
     parameters: Annotated[
         dict[str, Any],
         Field(
-            description="numbers, or { unknown = [low, high] } for a parameter to infer, with what is known about it as "
-            "prior = { mean = 0.7, deviation = 0.1 } or prior = { median = 0.7, factor = 1.5 }"
+            description="numbers, or { unknown = [low, high] } for a parameter to infer, with what is known about it "
+            "as prior = { mean = 0.7, deviation = 0.1 } or prior = { median = 0.7, factor = 1.5 }"
         ),
     ] = {}
     functions: Annotated[dict[str, Any], Field(description='expressions by name, as f = "sin(pi*x)"')] = {}

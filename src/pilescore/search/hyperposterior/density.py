@@ -1,8 +1,9 @@
 """The density of searched hyperparameters given the observations, in coordinates without bounds.
 
-A coordinate `u` of a search lies between bounds; `t = log((u − low)/(high − u))` does not. In `t` a density that is cut
-off at a bound, or flat between its bounds, has a single smooth peak, so Gaussian approximations, proposals and samplers
-need no special cases.
+A coordinate `u` of a search lies between bounds; `t = Φ⁻¹((u − low)/(high − low))`, with the distribution function `Φ`
+of the standard normal distribution, does not. In `t` a uniform density is exactly normal, and one that is cut off at a
+bound has a smooth peak and the tails of a normal density, so normal approximations, proposals and samplers need no
+special cases.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import expit, log_ndtr, logit
+from scipy.special import log_ndtr, ndtr, ndtri
 
 from ...errors import PilescoreError
 from ...inference import Pile, Score, WarmStart, systems_of
@@ -46,12 +47,12 @@ class HyperparameterDensity:
     def inside(self, u: Float[np.ndarray, " p"]) -> Float[np.ndarray, " p"]:
         """Return the coordinates without bounds of a point, moved off its bounds."""
         low, high = self.bounds
-        return np.asarray(logit(np.clip((u - low) / (high - low), INSIDE, 1.0 - INSIDE)))
+        return np.asarray(ndtri(np.clip((u - low) / (high - low), INSIDE, 1.0 - INSIDE)))
 
     def coordinates(self, t: Float[np.ndarray, "*k p"]) -> Float[np.ndarray, "*k p"]:
         """Return the coordinates of the search, `u`."""
         low, high = self.bounds
-        return low + (high - low) * expit(t)
+        return low + (high - low) * ndtr(t)
 
     def values(self, t: Float[np.ndarray, " p"]) -> Float[np.ndarray, " p"]:
         """Return the hyperparameters."""
@@ -67,13 +68,6 @@ class HyperparameterDensity:
         check_rounding(pile)
         return pile
 
-    def value(self, t: Float[np.ndarray, " p"]) -> float:
-        """Return the log density; minus infinity where the model cannot be scored."""
-        try:
-            return self.pile(t).log_evidence + self.log_prior(t)[0]
-        except PilescoreError:
-            return -math.inf
-
     def value_and_slope(self, t: Float[np.ndarray, " p"]) -> tuple[float, Float[np.ndarray, " p"]]:
         """Return the log density and its gradient; minus infinity and zeros where the model cannot be scored."""
         u = self.coordinates(t)
@@ -87,7 +81,7 @@ class HyperparameterDensity:
     def stretch(self, t: Float[np.ndarray, "*k p"]) -> Float[np.ndarray, "*k p"]:
         """Return `du/dt`."""
         low, high = self.bounds
-        return (high - low) * expit(t) * expit(-t)
+        return (high - low) * np.exp(-0.5 * t**2) / math.sqrt(2.0 * math.pi)
 
     def log_prior(self, t: Float[np.ndarray, " p"]) -> tuple[float, Float[np.ndarray, " p"]]:
         """Return the log density of the priors in `t`, and its gradient.
@@ -97,38 +91,41 @@ class HyperparameterDensity:
         """
         values = self.values(t)
         slope = self.space.slope(values)  # dv/du
-        total = float(np.log(self.stretch(t)).sum())
-        gradient = 1.0 - 2.0 * expit(t)
+        low, high = self.bounds
+        total = float(np.sum(np.log(high - low) - 0.5 * t**2 - 0.5 * math.log(2.0 * math.pi)))
+        gradient = -t
         for name, rows in self.space.groups.items():
-            at = list(rows)
-            own = self._own.get(self.space.targets[name][0] if name in self.space.targets else name)
-            prior = self.priors[name] if own is None else own
-            if prior is None:
-                low, high = self.bounds
-                total -= float(np.log(high - low)[at].sum())
-                continue
-            shape = self.space.shapes[name]
-            part = values[at].reshape(shape)
-            if prior.logarithmic:
-                total += float(np.log(slope[at] / values[at]).sum())
-                by_value = np.where(self.space.logarithmic[at], 0.0, -1.0 / values[at])
-            else:
-                total += float(np.log(slope[at]).sum())
-                by_value = np.where(self.space.logarithmic[at], 1.0 / values[at], 0.0)
-            if own is None:
+            own = [self._own(row) for row in rows]
+            prior = None if any(own) else self.priors[name]
+            for row, mine in zip(rows, own, strict=True):
+                used = prior if mine is None else mine
+                if used is None:  # uniform
+                    total -= math.log(high[row] - low[row])
+                    continue
+                # From the density per unit of v, or of log v, to that per unit of u.
+                per_value = values[row] if used.logarithmic else 1.0
+                total += math.log(slope[row] / per_value)
+                bent = float(self.space.logarithmic[row]) - float(used.logarithmic)  # of the logarithm of this ratio
+                gradient[row] += bent * slope[row] / values[row] * self.stretch(t)[row] if bent else 0.0
+            if prior is not None:
+                at = list(rows)
+                part = values[at].reshape(self.space.shapes[name])
                 total += prior.log_density(part) - self._log_mass[name]
-                by_value = by_value + np.ravel(prior.slope(part))
-            gradient[at] += by_value * slope[at] * self.stretch(t)[at]
+                gradient[at] += np.ravel(prior.slope(part)) * slope[at] * self.stretch(t)[at]
         return total, gradient
 
-    @functools.cached_property
-    def _own(self) -> Mapping[str, Prior]:
-        """The priors of the model."""
-        return dict(getattr(self.space.model, "priors", {}))
+    def _own(self, row: int) -> Prior | None:
+        """Return the prior that the model itself has for a coordinate."""
+        name = self.space.names[row]
+        priors = self.space.model.priors
+        return priors.get(name, priors.get(self.space.targets[name][0]))
 
     @functools.cached_property
     def _log_mass(self) -> dict[str, float]:
-        """The logarithm of the probability that each prior gives to the values between the bounds."""
+        """The logarithm of the probability that each prior gives to the values between the bounds.
+
+        Elements of an array count one by one, which is exact if they are independent.
+        """
         found = {}
         for name, rows in self.space.groups.items():
             prior = self.priors[name]
@@ -141,7 +138,6 @@ class HyperparameterDensity:
                     ends = tuple(np.where(end > 0.0, np.log(end), -np.inf) for end in ends)
             deviations = np.sqrt(np.linalg.inv(prior.precision(len(at))).diagonal())
             low, high = ((end - prior.centre(len(at))) / deviations for end in ends)
-            # Each element by itself: exact if they are independent.
             found[name] = float(_log_probability(low, high).sum())
         return found
 

@@ -1,9 +1,10 @@
-"""Weighted points around the peaks of a density: adaptive importance sampling with few evaluations.
+"""Weighted points that stand for a density, from few evaluations.
 
-The first points are drawn around the peaks along the axes of their curvature. Their weights show where the density is
-wider, narrower or lopsided, and the next points are drawn from distributions that know it. Each point is weighted by
-the density over the mixture of all distributions that points were drawn from (Cornuet et al. 2012), so a poor first
-guess costs points, not correctness. Points are scrambled Sobol points: their means have less noise than random ones.
+The first points are drawn around the peaks along the axes of their curvature. A smooth function through the computed
+log densities shows the shape of the density between them, and the next points are drawn from distributions of that
+shape. Each point is weighted by the density over the mixture of all distributions that points were drawn from (adaptive
+importance sampling, Cornuet et al. 2012). Eighty weights have the noise of eighty points; so they are then moved, as
+little as possible, to have the mean and covariance of a large sample of the smooth function.
 """
 
 from __future__ import annotations
@@ -15,41 +16,63 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Float
 from scipy.special import logsumexp
-from scipy.stats import qmc
 
-from .density import HyperparameterDensity
 from .peak import Peak
-from .proposal import SplitT, mixture_log_density
+from .proposal import Mixture, SplitT, around, fitted, moments
+from .surrogate import Surrogate, surrogate
 
-ROUNDS = (16, 24, 24)
-"""How many points are drawn in each round."""
+ROUNDS = (24, 28, 28)
+"""How many points are drawn in each round around one peak."""
 
-LEAST_SCALE, MOST_SCALE = 0.4, 3.0
-"""The least and largest change of a scale from one round to the next."""
+MORE = 0.5
+"""How many more, as a fraction, for each other peak."""
+
+WIDER = 1.2
+"""The variance of the first distribution, relative to that of the curvature."""
+
+SAMPLE = 4096
+"""The size of the sample of the smooth function."""
+
+BEYOND = 1.2
+"""How far this sample reaches, relative to the farthest computed point."""
+
+LEAST_SHARE = 0.1
+"""The least share of points for a peak."""
+
+OWNED = 0.02
+"""A point counts for a peak from this probability on that it comes from there."""
+
+MOST_MISFIT_NATS = 0.7
+"""The smooth function is not used if it misses log densities by more, in the root mean square over the density."""
+
+SAFETY = 3.0
+"""Stated errors of the log integral, in standard deviations."""
+
+RIDGE = 1e-3
+"""How much weights resist being moved."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WeightedPoints:
-    """Points with weights that stand for a density."""
+    """Points with weights that stand for a density, and a large sample of it."""
 
     t: Float[np.ndarray, "k p"]
-    log_weights: Float[np.ndarray, " k"]
-    """Logarithms of the density over that of the points; minus infinity where the model cannot be scored."""
-
-    @property
-    def weights(self) -> Float[np.ndarray, " k"]:
-        """The weights, with the sum one."""
-        return np.asarray(np.exp(self.log_weights - logsumexp(self.log_weights)))
-
-    @property
-    def effective_size(self) -> float:
-        """`1/Σw²`: how many independent points would be as good."""
-        return 1.0 / float(np.sum(self.weights**2))
-
-    @property
-    def log_integral(self) -> float:
-        """The log integral of the density: the log evidence, integrated over the hyperparameters."""
-        return float(logsumexp(self.log_weights)) - math.log(len(self.t))
+    weights: Float[np.ndarray, " k"]
+    """The weights of the points, with the sum one."""
+    sample: Float[np.ndarray, "n p"]
+    sample_weights: Float[np.ndarray, " n"]
+    """Those of the sample."""
+    log_integral: float
+    """The log integral of the density: the log evidence, integrated over the hyperparameters."""
+    log_integral_error: float
+    effective_size: float
+    """`1/Σw²` of importance weights: how many independent points would be as good, without the smooth function."""
+    misfit: float
+    """The root mean square, over the density, of log densities minus their predictions from the others, in nats."""
+    shares: Float[np.ndarray, " peaks"]
+    """The probability of each peak."""
+    failed: int
+    """How many points could not be scored."""
 
 
 def weighted_points(
@@ -57,70 +80,152 @@ def weighted_points(
     peaks: Sequence[Peak],
     seed: int,
     rounds: Sequence[int] = ROUNDS,
-    evaluate: Callable[..., list[float]] | None = None,
 ) -> WeightedPoints:
-    dimension = len(peaks[0].t)
-    shares = np.exp([peak.log_integral for peak in peaks] - logsumexp([peak.log_integral for peak in peaks]))
-    shares = np.maximum(shares, 0.5 / len(shares) * (len(shares) > 1))
-    shares = shares / shares.sum()
-    parts = [(float(share), _around(peak)) for share, peak in zip(shares, peaks, strict=True)]
-    t, values = np.empty((0, dimension)), np.empty(0)
-    drawn: list[tuple[float, SplitT]] = []  # how many points were drawn from each distribution
-    log_weights = np.empty(0)
-    for number, count in enumerate(rounds):
-        if number:
-            parts = adapted(parts, t, log_weights)
-        unit = qmc.Sobol(dimension, rng=np.random.default_rng([seed, number])).random_base2(max(count - 1, 1).bit_length())[:count]
-        ends = np.round(np.cumsum([share for share, _ in parts]) * count).astype(int)
-        for (share, part), first, last in zip(parts, [0, *ends[:-1]], ends, strict=True):
-            if last == first:
-                continue
-            new = part.at(unit[first:last])
-            t = np.concatenate([t, new])
-            values = np.concatenate([values, [density(each) for each in new]])
-            drawn.append((float(last - first), part))
-        total = float(len(t))
-        log_weights = values - mixture_log_density([(n / total, part) for n, part in drawn], t)
-    return WeightedPoints(t, log_weights)
+    """Return weighted points for a density.
+
+    Parameters
+    ----------
+    density
+        The log density; minus infinity where there is none.
+    peaks
+        Its peaks that matter.
+    seed
+        The seed of the points.
+    rounds
+        How many points are drawn in each round, if there is one peak.
+    """
+    integrals = np.array([peak.log_integral for peak in peaks])
+    shares = _at_least(np.exp(integrals - logsumexp(integrals)), LEAST_SHARE)
+    proposal = Mixture(shares, [around(peak.t, WIDER * peak.covariance) for peak in peaks])
+    frames = [around(peak.t, peak.covariance) for peak in peaks]
+    t, values = np.empty((0, len(peaks[0].t))), np.empty(0)
+    drawn: list[tuple[int, Mixture]] = []
+    for number, base in enumerate(rounds):
+        count = round(base * (1.0 + MORE * (len(peaks) - 1)))
+        new = proposal.draw(count, [seed, number])
+        t, values = np.concatenate([t, new]), np.concatenate([values, [density(each) for each in new]])
+        drawn.append((count, proposal))
+        logs = [math.log(n / len(t)) + mixture.log_density(t) for n, mixture in drawn]
+        importance = values - logsumexp(logs, axis=0)
+        shape = _Shape.through(t, values, proposal, frames)
+        sample = proposal.draw(SAMPLE, [seed, len(rounds) + number])
+        sample_logs = shape.log_density(sample) - proposal.log_density(sample)
+        sample_weights = np.exp(sample_logs - logsumexp(sample_logs))
+        owners = proposal.owners(sample) * sample_weights
+        masses = owners.sum(axis=1)
+        parts = [fitted(sample, own / mass) for own, mass in zip(owners, masses, strict=True)]
+        frames = [around(*moments(sample, own / mass)) for own, mass in zip(owners, masses, strict=True)]
+        proposal = Mixture(_at_least(masses / masses.sum(), LEAST_SHARE), parts)
+    weights = np.exp(importance - logsumexp(importance))
+    size = 1.0 / float(np.sum(weights**2))
+    plain = float(logsumexp(importance)) - math.log(len(t))
+    plain_error = math.sqrt(max(1.0 / size - 1.0 / len(t), 0.0))
+    misfit = math.sqrt(float(weights @ shape.left_out**2))
+    failed = int(np.isinf(values).sum())
+    if misfit > MOST_MISFIT_NATS:
+        own = drawn[-1][1].owners(t) @ weights
+        return WeightedPoints(t, weights, t, weights, plain, SAFETY * plain_error, size, misfit, own, failed)
+    integral = float(logsumexp(sample_logs)) - math.log(SAMPLE)
+    # The density minus its prediction from other points, averaged over the points with importance weights. The points
+    # in the middle, which matter most, are predicted better than those at the edge.
+    missed = weights * np.expm1(np.minimum(shape.left_out, 5.0))
+    error = SAFETY * math.sqrt(float(np.sum(missed**2)))
+    error += SAFETY * math.sqrt(max(float(np.sum(sample_weights**2)) - 1.0 / SAMPLE, 0.0))
+    error = max(error, abs(integral - plain) - 2.0 * plain_error)
+    balanced = _balanced(t, weights, sample, sample_weights)
+    return WeightedPoints(
+        t, balanced, sample, sample_weights, integral, error, size, misfit, masses / masses.sum(), failed
+    )
 
 
-def _around(peak: Peak) -> SplitT:
-    variances, vectors = np.linalg.eigh(peak.covariance)
-    axes = vectors * np.sqrt(variances)
-    ones = np.ones(len(variances))
-    return SplitT(peak.t, axes, ones, ones)
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Shape:
+    """A smooth function through the log densities around each peak."""
+
+    proposal: Mixture
+    """Its parts say which peak a point belongs to."""
+    frames: Sequence[SplitT]
+    """The mean and standard deviations around each peak."""
+    surrogates: Sequence[Surrogate]
+    reach: Sequence[float]
+    """How far each function may be used."""
+    left_out: Float[np.ndarray, " k"]
+    """Each log density minus its prediction from the others."""
+
+    @classmethod
+    def through(
+        cls,
+        t: Float[np.ndarray, "k p"],
+        values: Float[np.ndarray, " k"],
+        proposal: Mixture,
+        frames: Sequence[SplitT],
+    ) -> _Shape:
+        """Return the function through these log densities."""
+        owners = proposal.owners(t)
+        surrogates, reach, left_out = [], [], np.zeros(len(t))
+        for own, frame in zip(owners, frames, strict=True):
+            mine = (own >= OWNED) | (own == owners.max(axis=0))
+            z = frame.whitened(t[mine])
+            surrogates.append(surrogate(z, values[mine]))
+            reach.append(BEYOND * float(np.linalg.norm(z, axis=1).max()))
+            left_out[mine] += own[mine] * surrogates[-1].left_out_errors
+        return cls(proposal, frames, surrogates, reach, left_out)
+
+    def log_density(self, t: Float[np.ndarray, "n p"]) -> Float[np.ndarray, " n"]:
+        """Return log densities at points; minus infinity where nothing is known."""
+        total = np.zeros(len(t))
+        parts = zip(self.proposal.owners(t), self.frames, self.surrogates, self.reach, strict=True)
+        for own, frame, function, reach in parts:
+            z = frame.whitened(t)
+            inside = np.linalg.norm(z, axis=1) <= reach
+            total[(own > OWNED) & ~inside] = -np.inf
+            at = (own > 0.0) & inside
+            total[at] += own[at] * function(z[at])
+        return total
 
 
-def adapted(parts, t, log_weights):
-    """Refit each part to the points nearest to it."""
-    weights = np.exp(log_weights - logsumexp(log_weights))
-    logs = np.array([np.log(share) + part.log_density(t) for share, part in parts])
-    owners = np.exp(logs - logsumexp(logs, axis=0))
-    new = []
-    for (share, part), owner in zip(parts, owners, strict=True):
-        w = weights * owner
-        mass = float(w.sum())
-        w = w / mass
-        size = 1.0 / float(np.sum(w**2))
-        p = t.shape[1]
-        # A prior of p + 2 points in favour of the last guess keeps the covariance well-conditioned.
-        trust = size / (size + p)
-        mean = w @ t
-        away = t - mean
-        old = part.axes * np.sqrt(0.5 * (part.below**2 + part.above**2))
-        covariance = trust * (away * w[:, None]).T @ away + (1 - trust) * old @ old.T
-        centre = trust * mean + (1 - trust) * part.centre
-        variances, vectors = np.linalg.eigh(covariance)
-        axes = vectors * np.sqrt(variances)
-        z = (t - centre) @ np.linalg.inv(axes).T
-        # One-sided second moments about the mode-ish centre
-        below, above = np.ones(p), np.ones(p)
-        for k in range(p):
-            third = float(w @ z[:, k] ** 3)
-            skew = np.clip(trust * third, -1.0, 1.0)
-            # shift centre towards the mode and split the scales
-            below[k], above[k] = 1.0 - 0.35 * skew, 1.0 + 0.35 * skew
-        shift = -(above - below) * 0.8
-        new.append((max(mass, 0.05), SplitT(centre + axes @ shift, axes, below, above)))
-    total = sum(m for m, _ in new)
-    return [(m / total, part) for m, part in new]
+def _at_least(shares: Float[np.ndarray, " k"], least: float) -> Float[np.ndarray, " k"]:
+    raised = np.maximum(shares, least if len(shares) > 1 else 0.0)
+    return np.asarray(raised / raised.sum())
+
+
+def _balanced(
+    t: Float[np.ndarray, "k p"],
+    weights: Float[np.ndarray, " k"],
+    sample: Float[np.ndarray, "n p"],
+    sample_weights: Float[np.ndarray, " n"],
+) -> Float[np.ndarray, " k"]:
+    """Return weights near the given ones with the mean and covariance of a sample, by Newton steps on their dual.
+
+    They are `w exp(λᵀφ)`, up to a constant, with `φ` the moments: the closest in relative entropy.
+    """
+    frame = around(*moments(sample, sample_weights))
+
+    def features(points: Float[np.ndarray, "m p"]) -> Float[np.ndarray, "m q"]:
+        z = frame.whitened(points)
+        rows, columns = np.triu_indices(z.shape[1])
+        return np.concatenate([z, z[:, rows] * z[:, columns]], axis=1)
+
+    away = features(t) - sample_weights @ features(sample)
+    with np.errstate(divide="ignore"):
+        logs = np.log(weights)
+
+    def dual(multipliers: Float[np.ndarray, " q"]) -> float:
+        return float(logsumexp(logs + away @ multipliers) + 0.5 * RIDGE * multipliers @ multipliers)
+
+    multipliers = np.zeros(away.shape[1])
+    for _ in range(50):
+        exponents = logs + away @ multipliers
+        now = np.exp(exponents - logsumexp(exponents))
+        mean = now @ away
+        slope = mean + RIDGE * multipliers
+        curvature = (away * now[:, None]).T @ away - np.outer(mean, mean) + RIDGE * np.eye(len(mean))
+        step = np.linalg.solve(curvature, slope)
+        promised = float(slope @ step)
+        if promised < 1e-10:
+            break
+        length, here = 1.0, dual(multipliers)
+        while dual(multipliers - length * step) > here - 1e-4 * length * promised and length > 1e-6:
+            length *= 0.5
+        multipliers = multipliers - length * step
+    return np.asarray(now)

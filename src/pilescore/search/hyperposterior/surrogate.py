@@ -1,0 +1,117 @@
+"""A smooth function through computed log densities, from which the shape of a density is known between its points."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+from jaxtyping import Float
+from scipy.linalg import cho_solve, solve_triangular
+
+LENGTHS = (1.5, 3.0, 6.0)
+"""Lengths of the departure from a cubic, in standard deviations."""
+
+SIZES = (0.05, 0.3, 1.0, 3.0)
+"""Sizes of this departure, in nats."""
+
+TERMS = (0.01, 0.05, 0.3)
+"""Prior variances of the quadratic terms of the departure from the normal density."""
+
+CUBIC = 0.04
+"""Those of cubic terms, relative to these."""
+
+CONSTANT, LINEAR = 100.0, 1.0
+"""Prior variances of the constant, in nats², and of the linear terms."""
+
+NOISE = 0.003
+"""The rounding of log densities near the peak, in nats."""
+
+FAR_NATS, DEEP_NATS = 5.0, 40.0
+"""Further below the peak than the first, log densities matter less and less; at the second they count as equal."""
+
+LOOSENESS = 0.15
+"""How quickly they matter less."""
+
+UNSURE_NATS = 0.5
+"""Where the function is less certain than this, it is lowered: no mass comes from where nothing was computed."""
+
+CAUTION = 2.0
+"""By how many times the excess."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Surrogate:
+    """A Gaussian process through log densities at points `z`, which are in standard deviations.
+
+    Its mean is the normal density with a peak as high as the highest point. The departure from it is a cubic with
+    small random coefficients plus a smooth function. Lengths and sizes are those of the highest evidence.
+    """
+
+    z: Float[np.ndarray, "n p"]
+    top: float
+    hyperparameters: tuple[float, float, float]
+    """Length, size, and variance of quadratic terms."""
+    factor: Float[np.ndarray, "n n"]
+    alpha: Float[np.ndarray, " n"]
+
+    def __call__(self, z: Float[np.ndarray, "m p"]) -> Float[np.ndarray, " m"]:
+        """Return log densities at points, lowered where they are uncertain."""
+        cross = _covariance(z, self.z, self.hyperparameters)
+        squares = np.sum(z**2, axis=1)
+        explained = np.sum(solve_triangular(self.factor, cross.T, lower=True) ** 2, axis=0)
+        variances = np.maximum(_variances(squares, self.hyperparameters) - explained, 0.0)
+        excess = np.maximum(np.sqrt(variances) - UNSURE_NATS, 0.0)
+        return np.asarray(self.top - 0.5 * squares + cross @ self.alpha - CAUTION * excess)
+
+    @property
+    def left_out_errors(self) -> Float[np.ndarray, " n"]:
+        """Each computed log density minus its prediction from the others."""
+        inverse = cho_solve((self.factor, True), np.eye(len(self.z)))
+        return np.asarray(self.alpha / inverse.diagonal())
+
+
+def surrogate(z: Float[np.ndarray, "n p"], values: Float[np.ndarray, " n"]) -> Surrogate:
+    """Return the function through log densities; minus infinity counts as very low.
+
+    Parameters
+    ----------
+    z
+        Points in standard deviations from the mean.
+    values
+        The log densities there.
+    """
+    top = float(values.max())
+    drop = np.minimum(top - values, DEEP_NATS)
+    noise = (NOISE + LOOSENESS * np.maximum(drop - FAR_NATS, 0.0)) ** 2
+    departure = 0.5 * np.sum(z**2, axis=1) - drop
+    best: tuple[float, Surrogate] | None = None
+    for hyperparameters in itertools.product(LENGTHS, SIZES, TERMS):
+        factor = np.linalg.cholesky(_covariance(z, z, hyperparameters) + np.diag(noise))
+        alpha = cho_solve((factor, True), departure)
+        evidence = -0.5 * float(departure @ alpha) - float(np.log(factor.diagonal()).sum())
+        if best is None or evidence > best[0]:
+            best = evidence, Surrogate(z, top, hyperparameters, factor, alpha)
+    assert best is not None
+    return best[1]
+
+
+def _covariance(
+    a: Float[np.ndarray, "n p"], b: Float[np.ndarray, "m p"], hyperparameters: tuple[float, float, float]
+) -> Float[np.ndarray, "n m"]:
+    length, size, terms = hyperparameters
+    inner = a @ b.T
+    distances = np.sum(a**2, axis=1)[:, None] + np.sum(b**2, axis=1) - 2.0 * inner
+    cubic = CONSTANT + LINEAR * inner + terms * (inner**2 / 2.0 + CUBIC * inner**3 / 6.0)
+    # Distances between random points grow with the square root of the dimension.
+    scaled = distances / (length**2 * np.sqrt(a.shape[1]))
+    return np.asarray(cubic + size**2 * np.exp(-0.5 * scaled))
+
+
+def _variances(
+    squares: Float[np.ndarray, " n"], hyperparameters: tuple[float, float, float]
+) -> Float[np.ndarray, " n"]:
+    """Return the diagonal of the covariance, from the squared distances to the origin."""
+    _, size, terms = hyperparameters
+    cubic = CONSTANT + LINEAR * squares + terms * (squares**2 / 2.0 + CUBIC * squares**3 / 6.0)
+    return np.asarray(cubic + size**2)
