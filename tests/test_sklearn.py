@@ -149,9 +149,14 @@ def test_columns_keep_their_names(tea):
 
 
 def test_scaled_columns_are_outside_the_domain_of_the_physics():
-    scaled = make_pipeline(StandardScaler(), PileRegressor(physics=cooling(), bounds={"rate": (0.05, 5)}))
+    """The units of the columns are those of the equation: scaled times lie far outside the domain."""
+    time = ps.Box(t=(100, 108))
+    (dt,) = ps.partials(time)
+    physics = ps.impose(dt + 0.5 * ps.identity, 0.0, on=time.interior(ps.GaussLegendre(20)))
+    estimator = PileRegressor(physics=physics, noise=0.5)
     with pytest.raises(ps.errors.OutsideDomainWarning, match="outside"):  # warnings are errors in tests
-        scaled.fit(TIMES, TEA)
+        make_pipeline(StandardScaler(), estimator).fit(100.0 + TIMES, TEA)
+    assert estimator.fit(100.0 + TIMES, TEA).score(100.0 + TIMES, TEA) > 0.99
 
 
 def test_samples_are_those_of_the_posterior(fitted):
@@ -191,10 +196,36 @@ def test_what_is_searched():
     assert "eta" not in over
 
 
-@pytest.mark.parametrize("y", [np.zeros(6), np.full(6, 1e4), np.arange(6), 1e-9 * np.arange(6)])
+SIZES = [
+    np.zeros(6),
+    np.full(6, 1e4),
+    np.full(6, 0.1),  # its mean is not exactly 0.1
+    np.arange(6),
+    1e-9 * np.arange(6),
+    1e9 * np.arange(6),
+    300.0 + 0.01 * np.arange(6),
+]
+
+
+@pytest.mark.parametrize("y", SIZES)
 def test_any_size_of_readings(y):
-    found = PileRegressor(ps.RBF(1.0)).fit(np.arange(6.0)[:, None], y)
-    np.testing.assert_allclose(found.predict(np.arange(6.0)[:, None]), y, atol=1e-3 * (np.ptp(y) or 1e-9))
+    X = np.arange(6.0)[:, None]
+    found = PileRegressor(ps.RBF(1.0)).fit(X, y)
+    size = np.ptp(y) or abs(y[0]) or 1.0
+    mean, std = found.predict(X, return_std=True)
+    np.testing.assert_allclose(mean, y, atol=1e-3 * size)
+    assert (std < 0.05 * size).all()
+
+
+def test_noise_is_found_far_from_zero():
+    """With physics nothing is subtracted from the readings. Noise much smaller than they are is found nevertheless."""
+    time = ps.Box(t=(0, 8))
+    (dt,) = ps.partials(time)
+    physics = ps.impose(dt, 0.01, on=time.interior(ps.GaussLegendre(20)))
+    t = np.linspace(0, 8, 30)
+    noise = 0.02 * np.random.default_rng(0).standard_normal(30)
+    found = PileRegressor(physics=physics).fit(t[:, None], 300.0 + 0.01 * t + noise)
+    assert 0.7 < found.noise_ / 0.02 < 1.4
 
 
 BAD = [
@@ -213,7 +244,7 @@ BAD = [
         "at least one hyperparameter that is not",
     ),
     ({"criterion": "best"}, "score: expected 'joint'"),
-    ({"starts": 0}, "starts: expected a positive integer"),
+    ({"starts": 0}, "starts: expected an integer of at least 1; got 0"),
     ({"random_state": "x"}, "cannot be used to seed"),
 ]
 
@@ -228,7 +259,7 @@ def test_bad_arguments_are_named(arguments, message):
 def test_parameters_of_the_physics_need_bounds():
     with pytest.raises(ps.errors.InputError, match=r"bounds: expected bounds \(low, high\) of 'rate'"):
         PileRegressor(physics=cooling()).fit(TIMES, TEA)
-    with pytest.raises(ps.errors.InputError, match="points with 2 coordinates, but"):
+    with pytest.raises(ps.errors.InputError, match="points with 1 coordinates, but block 'data.0' has points with 2"):
         PileRegressor(physics=cooling()).fit(*surface(6))
 
 

@@ -17,7 +17,18 @@ from .equations import identity
 from .errors import InputError, as_positive, require
 from .inference import Posterior, as_score, posterior
 from .kernels import RBF, Kernel
-from .model import Model, find, follow, is_of_kernel, is_positive, named_paths, observe, require_name, role_of
+from .model import (
+    Model,
+    Observation,
+    find,
+    follow,
+    is_of_kernel,
+    is_positive,
+    named_paths,
+    observe,
+    require_name,
+    role_of,
+)
 from .search import RunOptions, SearchOptions, default_bounds, minimize, search_space
 
 try:
@@ -43,8 +54,10 @@ ETA_RANGE = (1e-3, 1e6)
 """Default bounds of the prior variance, in units of the mean square of the targets. Under a kernel that is long
 compared with the solution, even a plain solution is many standard deviations away from zero."""
 
-NOISE_RANGE, START_NOISE = (1e-5, 1.0), 0.03
-"""Default bounds of the noise and its start, in units of the root mean square of the targets."""
+NOISE_RANGE, START_NOISE = (1e-3, 1.0), 0.03
+"""Default bounds of the noise and its start: the lower bound and the start in units of the standard deviation of the
+targets, the upper bound in units of their root mean square. With less noise than that, rounding matters under smooth
+kernels, and the search may not converge."""
 
 
 class PileRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -63,7 +76,8 @@ class PileRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sci
         and units: do not scale `X` or `y` before. If `X` has column names and the physics has coordinate names, they
         must be equal.
     noise
-        The standard deviation of the noise of `y`; found if None.
+        The standard deviation of the noise of `y`; found if None, between a thousandth of the standard deviation of `y`
+        and its root mean square.
     bounds
         Bounds `(low, high)` by name, as in `ps.minimize`, or `"fixed"`. Hyperparameters of the kernel, `gamma` (twice
         the noise variance) and `eta` (the prior variance) have default bounds. Parameters inside operators need bounds
@@ -106,12 +120,12 @@ class PileRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sci
     >>> tea = PileRegressor(physics=cooling, noise=0.5, bounds={"rate": (0.05, 5)})
     >>> tea.fit([[0.0], [1.0], [2.0], [4.0], [6.0]], [70.5, 42.1, 25.9, 9.1, 3.6])
     PileRegressor(bounds={'rate': (0.05, 5)}, noise=0.5,
-                  physics=impose(rate Id + ∂t at 20 points))
+                  physics=impose(∂t + rate Id at 20 points))
     >>> round(tea.minimum_.values["rate"], 2)
     0.51
     >>> mean, std = tea.predict([[3.0], [8.0]], return_std=True)
     >>> mean.round(1)
-    array([15.5,  1.2])
+    array([15.4,  1.2])
     """
 
     def __init__(
@@ -229,10 +243,13 @@ class PileRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sci
         expected = "a mapping of names to bounds (low, high) or 'fixed'"
         require(isinstance(given, Mapping) and all(isinstance(name, str) for name in given), "bounds", given, expected)
         fixed = {name for name, bounds in given.items() if isinstance(bounds, str) and bounds == "fixed"}
+        self._check_names(physics)
+        # Constant readings, and zero, have no size of their own.
         size = math.sqrt(float(np.mean(values**2))) or 1.0
+        spread = float(np.std(values)) or size
         if self.noise is None:
             require("gamma" not in fixed, "bounds['gamma']", "fixed", "bounds; noise= is for a known noise")
-            noise = START_NOISE * size
+            noise = START_NOISE * spread
         else:
             noise = as_positive(self.noise, "noise")
             require("gamma" not in given, "bounds['gamma']", given.get("gamma"), "no bounds of a noise that is given")
@@ -243,7 +260,6 @@ class PileRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sci
             gamma=2.0 * noise**2,
             eta=1.0 if "eta" in fixed else size**2,
         )
-        self._check_names(model)
         extent = np.ptp(np.concatenate([block.points for block in model.blocks]), axis=0)
         extent = np.where(extent > 0, extent, 1.0)
         if self.kernel is None:
@@ -262,23 +278,29 @@ class PileRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sci
             if name == "eta" and not as_score(self.criterion).profiled:
                 over[name] = (ETA_RANGE[0] * size**2, ETA_RANGE[1] * size**2)
             elif name == "gamma" and self.noise is None:
-                over[name] = (2.0 * (NOISE_RANGE[0] * size) ** 2, 2.0 * (NOISE_RANGE[1] * size) ** 2)
+                over[name] = (2.0 * (NOISE_RANGE[0] * spread) ** 2, 2.0 * (NOISE_RANGE[1] * size) ** 2)
             elif is_of_kernel(path):
                 value = np.asarray(follow(model, path))
                 over[name] = default_bounds(role_of(model, path), value, is_positive(model, path), extent)
         require(len(over) > 0, "bounds", given, "at least one hyperparameter that is not fixed")
         # Starts that the user has not chosen move into bounds that the user has.
         ours = [name for name, (path, *_) in paths.items() if self.kernel is None and is_of_kernel(path)]
-        space = search_space(
-            model, {n: b for n, b in over.items() if find(model, paths, n)[0] in ("eta", "gamma", *ours)}
-        )
+        moved = {n: b for n, b in over.items() if find(model, paths, n)[0] in ("eta", "gamma", *ours)}
+        if not moved:
+            return model, over
+        space = search_space(model, moved)
         return space.model_at(np.clip(space.values_of(model), space.low, space.high)), over
 
-    def _check_names(self, model: Model) -> None:
+    def _check_names(self, physics: Any) -> None:
         """Raise an `InputError` if the columns of `X` and the coordinates of the physics have different names."""
+        if isinstance(physics, list | tuple):
+            for block in physics:
+                self._check_names(block)
+            return
         columns = tuple(getattr(self, "feature_names_in_", ()))
-        if columns and model.names and columns != model.names:
+        names = physics.operator.names if isinstance(physics, Observation) else ()
+        if columns and names and columns != names:
             raise InputError(
-                f"X: its columns are ({', '.join(columns)}), but the physics acts on ({', '.join(model.names)}): "
+                f"X: its columns are ({', '.join(columns)}), but the physics acts on ({', '.join(names)}): "
                 "order or rename the columns, or give an array"
             )
