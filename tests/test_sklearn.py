@@ -259,7 +259,7 @@ def test_bad_arguments_are_named(arguments, message):
 def test_parameters_of_the_physics_need_bounds():
     with pytest.raises(ps.errors.InputError, match=r"bounds: expected bounds \(low, high\) of 'rate'"):
         PileRegressor(physics=cooling()).fit(TIMES, TEA)
-    with pytest.raises(ps.errors.InputError, match="points with 1 coordinates, but block 'data.0' has points with 2"):
+    with pytest.raises(ps.errors.InputError, match=r"points with 1 coordinates, but block 'data\.0' has points with 2"):
         PileRegressor(physics=cooling()).fit(*surface(6))
 
 
