@@ -1,8 +1,8 @@
 """The time of the log evidence as a JAX function, in two comparisons.
 
 A small model, an ordinary differential equation with data, is compared with its evidence written by hand in JAX and
-compiled; a larger one with `ps.pile_and_gradient`. Every number is a ratio of medians of interleaved repetitions in one
-process:
+compiled; a larger one with `ps.pile_and_gradient`. Every number is the median of ratios of times measured one after the
+other:
 
     python -m benchmarks.log_evidence            # both tables
     python -m benchmarks.log_evidence --smoke    # small sizes, a smoke test
@@ -11,7 +11,7 @@ process:
 from __future__ import annotations
 
 import argparse
-import statistics
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -66,15 +66,20 @@ def by_hand(model: ps.Model) -> Callable[[Mapping[str, Any]], Any]:
     return log_evidence
 
 
-def medians(works: Mapping[str, Callable[[], Any]], repetitions: int) -> dict[str, float]:
-    """Return the median times of works that take turns, in seconds."""
+def finish(work: Callable[[], Any]) -> None:
+    """Do a piece of work, which JAX may only have started when it returns."""
+    jax.block_until_ready(work())
+
+
+def alternated(works: Mapping[str, Callable[[], Any]], repetitions: int) -> dict[str, np.ndarray]:
+    """Return the times of works that take turns, in seconds."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for repetition in range(repetitions + 1):
         for name, work in works.items():
-            taken = seconds(lambda work=work: jax.block_until_ready(work()))
+            taken = seconds(functools.partial(finish, work))
             if repetition:  # the first call compiles
                 times[name].append(taken)
-    return {name: statistics.median(series) for name, series in times.items()}
+    return {name: np.array(series) for name, series in times.items()}
 
 
 def moving(model: ps.Model, names: list[str], seed: int) -> dict[str, Any]:
@@ -95,9 +100,9 @@ def small(readings: int, nodes: int, repetitions: int) -> None:
         "gradient": jax.jit(jax.value_and_grad(ours)),
         "gradient by hand": jax.jit(jax.value_and_grad(theirs)),
     }
-    times = medians({name: lambda f=f: f(values) for name, f in functions.items()}, repetitions)
-    value, gradient = times["value"] / times["value by hand"], times["gradient"] / times["gradient by hand"]
-    absolute = ", ".join(f"{1e3 * times[name]:.2f}" for name in ("gradient", "gradient by hand"))
+    times = alternated({name: functools.partial(f, values) for name, f in functions.items()}, repetitions)
+    value, gradient = (np.median(times[name] / times[f"{name} by hand"]) for name in ("value", "gradient"))
+    absolute = ", ".join(f"{1e3 * np.median(times[name]):.2f}" for name in ("gradient", "gradient by hand"))
     print(f"| N = {model.size} | {value:.2f} | {gradient:.2f} | {MOST_BY_HAND} | {absolute} |", flush=True)
 
 
@@ -108,8 +113,8 @@ def large(data: int, side: int, repetitions: int) -> None:
     values = moving(model, LARGE_NAMES, 0)
     there = model.replace(values)
     works = {"ours": lambda: function(values), "theirs": lambda: ps.pile_and_gradient(there, LARGE_NAMES)}
-    times = medians(works, repetitions)
-    ratio = times["ours"] / times["theirs"]
+    times = alternated(works, repetitions)
+    ratio = np.median(times["ours"] / times["theirs"])
     print(f"| N = {model.size} | {ratio:.2f} | {MOST_OF_GRADIENT} |", flush=True)
 
 

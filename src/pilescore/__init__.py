@@ -36,6 +36,7 @@ from .inference import (
     fredholm_logdet,
     log_evidence_function,
     losses,
+    next_points,
     pile,
     pile_and_gradient,
     posterior,
@@ -68,7 +69,17 @@ if _typing.TYPE_CHECKING:
     from .diagnosis import diagnose
     from .networks import network_pile, network_pile_from_jacobian
     from .problems import load_problem, load_selection, select
-    from .search import Minimum, RunOptions, SearchOptions, choose, compare, data_free_landscape, minimize, sweep
+    from .search import (
+        Minimum,
+        RunOptions,
+        SearchOptions,
+        choose,
+        compare,
+        data_free_landscape,
+        hyperposterior,
+        minimize,
+        sweep,
+    )
 else:
     _LAZY = {
         "diagnosis": ("diagnose",),
@@ -81,6 +92,7 @@ else:
             "choose",
             "compare",
             "data_free_landscape",
+            "hyperposterior",
             "minimize",
             "sweep",
         ),
@@ -139,6 +151,7 @@ __all__ = [
     "domains",
     "errors",
     "fredholm_logdet",
+    "hyperposterior",
     "gradient",
     "identity",
     "impose",
@@ -153,6 +166,7 @@ __all__ = [
     "network_pile",
     "network_pile_from_jacobian",
     "neumann",
+    "next_points",
     "normal_derivative",
     "observe",
     "parameter",

@@ -26,6 +26,7 @@ __all__ = [
     "SmoothnessError",
     "ToleranceError",
     "TrainingPointsWarning",
+    "UncertaintyWarning",
     "UnresolvedWarning",
 ]
 
@@ -322,6 +323,17 @@ class UnresolvedWarning(UserWarning):
     --------
     >>> import pilescore as ps
     >>> issubclass(ps.errors.UnresolvedWarning, UserWarning)
+    True
+    """
+
+
+class UncertaintyWarning(UserWarning):
+    """The distribution of hyperparameters is rough, undetermined or cut off; the message says why and what helps.
+
+    Examples
+    --------
+    >>> import pilescore as ps
+    >>> issubclass(ps.errors.UncertaintyWarning, UserWarning)
     True
     """
 

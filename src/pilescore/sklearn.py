@@ -5,6 +5,7 @@ scikit-learn is an extra: `pip install 'pilescore[sklearn]'`.
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from jaxtyping import Float
 
 from .equations import identity
 from .errors import InputError, as_positive, require
-from .inference import Posterior, as_score, posterior
+from .inference import MixturePosterior, as_score, posterior
 from .kernels import RBF, Kernel
 from .model import (
     Model,
@@ -29,7 +30,15 @@ from .model import (
     require_name,
     role_of,
 )
-from .search import RunOptions, SearchOptions, default_bounds, minimize, search_space
+from .search import (
+    Hyperposterior,
+    RunOptions,
+    SearchOptions,
+    default_bounds,
+    hyperposterior,
+    minimize,
+    search_space,
+)
 
 try:
     import sklearn  # noqa: F401
@@ -98,6 +107,9 @@ class PileRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sci
         The model with the chosen hyperparameters.
     posterior_
         The posterior of this model, for derivatives and other operators. Add `offset_` to its values.
+    hyperposterior_
+        The `ps.Hyperposterior`: the distribution of the hyperparameters, computed when it is first needed. The same
+        predictions for other operators are in `ps.posterior(estimator.hyperposterior_)`.
     offset_
         The number that was subtracted from `y`: its mean, or zero with physics, where a shift would change the
         equation.
@@ -117,15 +129,16 @@ class PileRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sci
     >>> time = ps.Box(t=(0, 8))
     >>> (dt,) = ps.partials(time)
     >>> cooling = ps.impose(dt + ps.parameter("rate", 0.3), 0.0, on=time.interior(ps.GaussLegendre(20)))
-    >>> tea = PileRegressor(physics=cooling, noise=0.5, bounds={"rate": (0.05, 5)})
+    >>> tea = PileRegressor(ps.Matern(3.5, 2.0), physics=cooling, noise=0.5, bounds={"rate": (0.05, 5)})
     >>> tea.fit([[0.0], [1.0], [2.0], [4.0], [6.0]], [70.5, 42.1, 25.9, 9.1, 3.6])
-    PileRegressor(bounds={'rate': (0.05, 5)}, noise=0.5,
+    PileRegressor(bounds={'rate': (0.05, 5)},
+                  kernel=Matern(nu=3.5, bandwidth=2.), noise=0.5,
                   physics=impose(∂t + rate Id at 20 points))
     >>> round(tea.minimum_.values["rate"], 2)
     0.51
     >>> mean, std = tea.predict([[3.0], [8.0]], return_std=True)
-    >>> mean.round(1)
-    array([15.4,  1.2])
+    >>> mean.round(1), std.round(1)
+    (array([15.4,  1.2]), array([0.5, 0.1]))
     """
 
     def __init__(
@@ -164,13 +177,15 @@ class PileRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sci
         physics = () if self.physics is None else self.physics
         self.offset_ = float(readings.mean()) if isinstance(physics, list | tuple) and not physics else 0.0
         model, over = self._search(points, readings - self.offset_, physics)
-        seed = int(check_random_state(self.random_state).randint(2**31))
+        self._seed = int(check_random_state(self.random_state).randint(2**31))
+        for cached in ("hyperposterior_", "_mixture"):  # of an earlier fit
+            self.__dict__.pop(cached, None)
         self.minimum_ = minimize(
             model,
             over,
             score=self.criterion,
             starts=self.starts,
-            search=SearchOptions(seed=seed),
+            search=SearchOptions(seed=self._seed),
             run=RunOptions(progress=False),
         )
         self.model_ = self.minimum_.model
@@ -188,9 +203,11 @@ class PileRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sci
         return self
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
-        """Return the posterior mean of the unknown at points, alone or with its standard deviation or covariance.
+        """Return the mean of the unknown at points, alone or with its standard deviation or covariance.
 
-        Deviations are those of the unknown `f`, without the noise of a new reading, whose variance is `noise_**2`.
+        The mean is that of `posterior_`, with the best hyperparameters. Deviations, covariances and samples contain the
+        uncertainty of the hyperparameters too: they are averaged over `hyperposterior_`, which the first of them computes.
+        They are those of the unknown `f`, without the noise of a new reading, whose variance is `noise_**2`.
 
         Parameters
         ----------
@@ -205,13 +222,15 @@ class PileRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sci
         points = self._points(X)
         mean = self.posterior_.mean(points) + self.offset_
         if return_std:
-            return mean, self._uncertain.std(points)
+            return mean, self._mixture.std(points)
         if return_cov:
-            return mean, self._uncertain.covariance(points)
+            return mean, self._mixture.covariance(points)
         return mean
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Float[np.ndarray, "n samples"]:
         """Return joint samples of the unknown at points, one in each column.
+
+        Each sample has hyperparameters of its own, drawn from `hyperposterior_`.
 
         Parameters
         ----------
@@ -224,12 +243,22 @@ class PileRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sci
         """
         points = self._points(X)
         seed = int(check_random_state(random_state).randint(2**31))
-        return self._uncertain.samples(points, n_samples, seed).T + self.offset_
+        return self._mixture.samples(points, n_samples, seed).T + self.offset_
 
-    @property
-    def _uncertain(self) -> Posterior:
-        """The posterior that deviations come from."""
-        return self.posterior_  # HYPERPOSTERIOR
+    @functools.cached_property
+    def hyperposterior_(self) -> Hyperposterior:
+        """The distribution of the hyperparameters, computed when it is first needed."""
+        check_is_fitted(self)
+        return hyperposterior(self.minimum_, seed=self._seed, progress=False)
+
+    @functools.cached_property
+    def _mixture(self) -> MixturePosterior:
+        """The posterior averaged over the hyperparameters."""
+        return posterior(self.hyperposterior_)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Drop what can be computed again quickly: the factors of all weighted models are large."""
+        return {name: value for name, value in super().__getstate__().items() if name != "_mixture"}
 
     def _points(self, X: Any) -> Float[np.ndarray, "n d"]:
         check_is_fitted(self)

@@ -31,7 +31,9 @@ from .losses import left_out_variances as left_out_variances
 from .losses import quadrature_weights as quadrature_weights
 from .losses import system_losses as system_losses
 from .mixture import MixturePosterior, ModelMixture, WeightedModel, posterior
+from .next_points import NextPoints, next_points
 from .posterior import Posterior
+from .posterior import as_probabilities as as_probabilities
 from .score import NAMED_SCORES as NAMED_SCORES
 from .score import Score
 from .score import as_score as as_score
@@ -47,6 +49,7 @@ __all__ = [
     "Losses",
     "MixturePosterior",
     "ModelMixture",
+    "NextPoints",
     "Pile",
     "Posterior",
     "Risk",
@@ -58,6 +61,7 @@ __all__ = [
     "fredholm_logdet",
     "log_evidence_function",
     "losses",
+    "next_points",
     "pile",
     "pile_and_gradient",
     "posterior",

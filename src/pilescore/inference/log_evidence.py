@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -14,10 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.linalg import block_diag
 
 from ..covariance import Indices, entry_tangents, split, symmetric
-from ..equations import MultiIndex, Operator
+from ..equations import Operator
 from ..errors import InputError, NotPositiveDefiniteError, NotSolvedError, require, require_float64
 from ..model import Model, Observation, Path, find, follow, is_positive, is_temperature, named_paths
 from ..solvers import Auto, Dense, traced_tolerances
@@ -42,10 +42,11 @@ def log_evidence_function(
     priors of the model included. It works under `jax.jit`, `grad`, `value_and_grad` and `vmap`, so NumPyro, BlackJAX,
     optax and others can use it. Where the covariance is not positive definite to working precision, a nonlinear model
     is not solved, or a hyperparameter has a value that it cannot take, the function and its gradient are NaN, which
-    samplers reject. It does not warn: check the result with `ps.pile`.
+    samplers reject. A solver that misses its tolerance raises an error. There are no warnings: check the result with
+    `ps.pile`.
 
-    Small linear models are compiled as a whole, and have second derivatives. For the others the function calls
-    `ps.pile` back, and `vmap` evaluates one point after the other.
+    Linear models of up to 512 points are compiled as a whole, and have second derivatives. For the others the function
+    calls `ps.pile` back: `vmap` evaluates one point after the other, and only first derivatives exist.
 
     Parameters
     ----------
@@ -131,6 +132,7 @@ class Targets:
 
     def checked(self, values: Mapping[str, Any]) -> tuple[Float[Array, "..."], ...]:
         """Return the values in order; raise an `InputError` for other names, shapes and types."""
+        require_float64()
         names = [target.name for target in self.all]
         require(isinstance(values, Mapping), "values", values, f"a dictionary with the names {', '.join(names)}")
         for name in names:
@@ -144,8 +146,8 @@ class Targets:
                 array = jnp.asarray(value)
             except (TypeError, ValueError):
                 require(False, argument, value, "a real number or an array of them")
-            real = jnp.issubdtype(array.dtype, jnp.floating)
-            require(bool(real), argument, f"the type {array.dtype}", "a floating-point number or an array of them")
+            real = jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)
+            require(bool(real), argument, f"the type {array.dtype}", "a real number or an array of them")
             require(array.shape == target.shape, argument, f"the shape {array.shape}", f"the shape {target.shape}")
             leaves.append(array.astype(jnp.float64))
         return tuple(leaves)
@@ -163,15 +165,17 @@ class Targets:
 
     def accepted(self, leaves: Leaves) -> Any:
         """Return whether the hyperparameters can take these values, as a traced truth value."""
-        good = jnp.asarray(True)
+        good, converted = jnp.asarray(True), {}
         for target, leaf in zip(self.all, leaves, strict=True):
             good &= jnp.isfinite(leaf).all()
             if is_positive(self.model, target.paths[0]):
                 good &= (leaf > 0).all()
             elif self._has_converter(target):
-                # A converter checks values in Python. Those of positive numbers, by far the most, are done above.
-                check = functools.partial(_is_accepted, self, target)
-                good &= jax.pure_callback(check, jax.ShapeDtypeStruct((), bool), leaf, vmap_method="sequential")
+                converted[target.name] = leaf
+        if converted:
+            # A converter checks values in Python. Those of positive numbers, by far the most, are done above.
+            kind = jax.ShapeDtypeStruct((), bool)
+            good &= jax.pure_callback(self._is_accepted, kind, converted, vmap_method="sequential")
         changed = self.changed(leaves)
         for prior, path, index in self.priors:
             if prior.logarithmic:
@@ -189,19 +193,18 @@ class Targets:
             total += constant - 0.5 * away @ precision @ away
         return total
 
+    def _is_accepted(self, values: Mapping[str, Any]) -> np.ndarray:
+        try:
+            self.model.replace({name: np.asarray(value) for name, value in values.items()})
+        except InputError:
+            return np.asarray(False)
+        return np.asarray(True)
+
     def _has_converter(self, target: Target) -> bool:
         owner = follow(self.model, target.paths[0][:-1])
         fields = dataclasses.fields(owner) if dataclasses.is_dataclass(owner) else ()
         last = getattr(target.paths[0][-1], "name", None)
         return any(field.name == last and field.metadata.get("converter") is not None for field in fields)
-
-
-def _is_accepted(targets: Targets, target: Target, leaf: Any) -> np.ndarray:
-    try:
-        targets.model.replace({target.name: np.asarray(leaf)})
-    except InputError:
-        return np.asarray(False)
-    return np.asarray(True)
 
 
 class TracedEvidence(abc.ABC):
@@ -239,22 +242,19 @@ def _differentiable(targets: Targets, evidence: TracedEvidence) -> Callable[[Lea
 class CompiledEvidence(TracedEvidence):
     """The evidence of a small linear model, assembled and factored inside one compiled function.
 
-    All points are one tile, the given blocks first, so that the trailing rows of the Cholesky factor are those of the
-    scored observations given the others.
+    The given blocks come first, so that the trailing rows of the Cholesky factor are those of the scored observations
+    given the others.
     """
 
     def __init__(self, targets: Targets, score: Score) -> None:
         self.targets = targets
         self.model = model = targets.model
         given = score.given_blocks(model)
-        self.order = sorted(range(len(model.blocks)), key=lambda i: i not in given)
-        blocks = [model.blocks[i] for i in self.order]
+        self.order = sorted(range(len(model.blocks)), key=lambda i: (i not in given, model.blocks[i].indices))
         self.first = sum(model.blocks[i].size for i in given)
         self.size = model.size
-        self.values = np.concatenate([block.values for block in blocks])
-        self.points = np.concatenate([block.points for block in blocks]).T
-        self.matrix = _functionals(blocks)
-        self.groups = _grouped(blocks)
+        self.values = np.concatenate([model.blocks[i].values for i in self.order])
+        self.tiles = _tiles(model, self.order)
         self.tolerances = traced_tolerances(model)
         moving = [target.paths[0] for target in targets.all]
         self.inside = [i for i, path in enumerate(moving) if not is_temperature(path)]
@@ -288,9 +288,7 @@ class CompiledEvidence(TracedEvidence):
         slopes = [jnp.asarray(slope) for slope in by_noise]
         # η ∂C/∂η = ηQ = C − S, and the contraction with C is known.
         by_eta = (scored - half[first:] @ half[first:] - noise @ diagonal) / model.eta
-        if self.matrix is not None:
-            weights = self.matrix.T @ weights @ self.matrix
-        weights = model.eta * weights
+        weights = self._mirrored(jnp.asarray(model.eta) * weights)
         tangents = entry_tangents(lambda new: self._prior(self.targets.changed(new)), list(leaves), self.inside)
         contracted = iter([jnp.vdot(weights, tangent) for tangent in tangents])
         for i, target in enumerate(self.targets.all):
@@ -303,33 +301,42 @@ class CompiledEvidence(TracedEvidence):
         value = self._evidence(factor, half) + self.targets.log_prior(model)
         return value, [-0.5 * slope + other for slope, other in zip(slopes, by_prior, strict=True)]
 
-    def _prior(self, model: Model) -> Float[Array, "q q"]:
-        """Return the prior covariances `Q` of the operators between all points."""
+    def _prior(self, model: Model) -> Float[Array, "N N"]:
+        """Return the prior covariance `Q` of the observations; above its diagonal tiles it is zero."""
         numbers, form = split(model.kernel)
-        tables = [model.blocks[i].coefficients for i in self.order]
-        places = [self.model.blocks[i].indices for i in self.order]
-        table = jnp.stack([_row(members[0], places, tables) for members in self.groups])
-        width = self.points.shape[1]
-        return symmetric((form, ((width, self.groups),)), numbers, 1.0, [(jnp.asarray(self.points), table, None)])
+        parts = []
+        for tile in self.tiles:
+            tables = [jnp.asarray(model.blocks[i].coefficients) for i in tile.blocks]
+            rows = [jnp.concatenate([table[group] for table in tables]) for group in tile.first]
+            parts.append((jnp.asarray(tile.points), jnp.stack(rows), tile.matrix))
+        shapes = tuple((tile.points.shape[1], tile.groups) for tile in self.tiles)
+        return symmetric((form, shapes), numbers, 1.0, parts)
+
+    def _mirrored(self, weights: Float[Array, "N N"]) -> Float[Array, "N N"]:
+        """Return weights whose sum with entries of `_prior` is that of symmetric weights with all of `Q`."""
+        sizes = [tile.size for tile in self.tiles]
+        number = np.repeat(np.arange(len(sizes)), sizes)
+        above, below = number[:, None] < number, number[:, None] > number
+        return jnp.where(above, 0.0, jnp.where(below, 2.0 * weights, weights))
 
     def _noise(self, leaves: Leaves) -> Float[Array, " N"]:
         """Return the noise variances."""
         model = self.targets.changed(leaves)
         deviations = self.tolerances(model)
-        parts = []
+        parts: list[Any] = []
         for i in self.order:
             block = model.blocks[i]
             if i in deviations:
                 parts.append(deviations[i] ** 2)
                 continue
             shared = model.gamma if block.role == "data" else model.rho
-            parts.append((shared if block.temperature is None else block.temperature) * (0.5 / block.weights))
+            temperature: Any = shared if block.temperature is None else block.temperature
+            parts.append(temperature * (0.5 / block.weights))
         return jnp.concatenate(parts)
 
     def _factor(self, model: Model, prior: Array, noise: Array) -> Float[Array, "N N"]:
         """Return the Cholesky factor of `C = ηRQRᵀ + S`; NaN if it is not positive definite."""
-        whole = prior if self.matrix is None else self.matrix @ prior @ self.matrix.T
-        return jax.lax.linalg.cholesky(model.eta * whole + jnp.diag(noise), symmetrize_input=False)
+        return _cholesky(jnp.asarray(model.eta) * prior + jnp.diag(noise))
 
     def _half(self, factor: Array) -> Float[Array, " N"]:
         """Return `L⁻¹ỹ`."""
@@ -349,6 +356,8 @@ class CalledEvidence(TracedEvidence):
         self.score = score
         sizes = [math.prod(target.shape) for target in targets.all]
         self.cuts = np.cumsum([0, *sizes])
+        self._callback = jax.custom_jvp(self._called)
+        self._callback.defjvp(_no_second_derivatives)
 
     def value(self, leaves: Leaves) -> Float[Array, ""]:
         """Return the log evidence."""
@@ -357,10 +366,13 @@ class CalledEvidence(TracedEvidence):
 
     def value_and_slopes(self, leaves: Leaves) -> tuple[Float[Array, ""], list[Float[Array, "..."]]]:
         """Return the log evidence and its derivatives."""
-        kind = jax.ShapeDtypeStruct((1 + int(self.cuts[-1]),), jnp.float64)
-        found = jax.pure_callback(self._value_and_slopes, kind, tuple(leaves), vmap_method="sequential")
+        found = self._callback(tuple(leaves))
         parts = [found[1 + start : 1 + stop] for start, stop in zip(self.cuts, self.cuts[1:], strict=False)]
         return found[0], [part.reshape(t.shape) for part, t in zip(parts, self.targets.all, strict=True)]
+
+    def _called(self, leaves: Leaves) -> Float[Array, " p"]:
+        kind = jax.ShapeDtypeStruct((1 + int(self.cuts[-1]),), jnp.float64)
+        return jax.pure_callback(self._value_and_slopes, kind, leaves, vmap_method="sequential")
 
     def _value(self, leaves: Any) -> Float[np.ndarray, ""]:
         try:
@@ -391,6 +403,27 @@ class ImpossibleError(Exception):
     """A hyperparameter cannot take a value."""
 
 
+def _no_second_derivatives(primals: Any, tangents: Any) -> Any:
+    raise NotImplementedError(
+        "the log evidence of this model has no second derivatives in JAX: it is nonlinear, has more than "
+        f"{COMPILED_UP_TO} points, or a solver that does not form the covariance. Differences of gradients approximate "
+        "them, and ps.minimize computes the curvature at a minimum."
+    )
+
+
+@jax.custom_jvp
+def _cholesky(lower: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """Return the Cholesky factor of a symmetric matrix, given by its lower triangle; NaN if it has none."""
+    return jax.lax.linalg.cholesky(lower, symmetrize_input=False)
+
+
+@_cholesky.defjvp
+def _cholesky_tangent(primals: Any, tangents: Any) -> Any:
+    # JAX's rule needs both triangles, which are filled only here because values and gradients do not need the rule.
+    whole = [jnp.tril(each) + jnp.tril(each, -1).T for each in (*primals, *tangents)]
+    return jax.jvp(functools.partial(jax.lax.linalg.cholesky, symmetrize_input=False), whole[:1], whole[1:])
+
+
 def _solved(factor: Float[Array, "n n"], right: Float[Array, "n ..."], transpose: bool = False) -> Array:
     """Return `L⁻¹B` or `L⁻ᵀB`."""
     columns = right if right.ndim == 2 else right[:, None]
@@ -398,34 +431,46 @@ def _solved(factor: Float[Array, "n n"], right: Float[Array, "n ..."], transpose
     return solution.reshape(right.shape)
 
 
-def _functionals(blocks: Sequence[Observation]) -> Float[np.ndarray, "N q"] | None:
-    """Return the matrix that maps values at all points to observed values; None if it is the identity."""
-    if all(block.matrix is None for block in blocks):
-        return None
-    return block_diag(*(np.eye(block.size) if block.matrix is None else block.matrix for block in blocks))
+@dataclasses.dataclass(frozen=True, eq=False)
+class BlockTile:
+    """Blocks that observe the same derivatives: one part of the rows of a compiled covariance."""
+
+    blocks: list[int]
+    """The positions of the blocks in the model."""
+    points: Float[np.ndarray, "d q"]
+    matrix: Float[np.ndarray, "n q"] | None
+    """The matrix that maps values at the points to observed values; None if it is the identity."""
+    groups: Indices
+    """The multi-indices, grouped: members of a group have the same coefficient at every point."""
+    first: list[int]
+    """The position of the first member of each group among the coefficients of a block."""
+
+    @property
+    def size(self) -> int:
+        """The number of rows."""
+        return self.points.shape[1] if self.matrix is None else len(self.matrix)
 
 
-def _grouped(blocks: Sequence[Observation]) -> Indices:
-    """Return the multi-indices of all blocks, grouped: members of a group have the same coefficient at every point."""
-    groups: dict[tuple[Any, ...], list[MultiIndex]] = {}
-    for alpha in sorted({alpha for block in blocks for alpha in block.indices}):
-        groups.setdefault(tuple(_coefficient(block, alpha) for block in blocks), []).append(alpha)
-    return tuple(map(tuple, groups.values()))
+def _tiles(model: Model, order: Sequence[int]) -> list[BlockTile]:
+    """Return the tiles of the blocks of a model in an order. The fewer tiles, the faster the compilation."""
+    tiles = []
+    # A functional has a tile of its own, as its matrix would otherwise mix the points of other blocks.
+    keys = {i: (model.blocks[i].indices, i if model.blocks[i].is_functional else -1) for i in order}
+    for (indices, _), members in itertools.groupby(order, keys.__getitem__):
+        numbers = list(members)
+        blocks = [model.blocks[i] for i in numbers]
+        groups: dict[Any, list[int]] = {}
+        for k in range(len(indices)):
+            groups.setdefault(tuple(_coefficient(block, k) for block in blocks), []).append(k)
+        points = np.concatenate([block.points for block in blocks]).T
+        named = tuple(tuple(indices[k] for k in group) for group in groups.values())
+        tiles.append(BlockTile(numbers, points, blocks[0].matrix, named, [group[0] for group in groups.values()]))
+    return tiles
 
 
-def _coefficient(block: Observation, alpha: MultiIndex) -> Any:
-    """Return an object that is equal for equal coefficients of a block; None for zero."""
-    if alpha not in block.indices:
-        return None
-    number = block.indices.index(alpha)
+def _coefficient(block: Observation, number: int) -> Any:
+    """Return an object that is equal for equal coefficients of a block."""
     if block.table is not None:
         return block.table[number].tobytes()
     assert isinstance(block.operator, Operator)
     return block.operator.terms[number][1]
-
-
-def _row(alpha: MultiIndex, places: Iterable[Sequence[MultiIndex]], tables: Iterable[Any]) -> Float[Array, " q"]:
-    """Return the coefficients of one derivative at the points of all blocks."""
-    pairs = zip(places, tables, strict=True)
-    rows = [table[held.index(alpha)] if alpha in held else jnp.zeros(table.shape[1]) for held, table in pairs]
-    return jnp.concatenate(rows)

@@ -16,6 +16,7 @@ from .degrees_of_freedom import degrees_text as degrees_text
 from .derived import Derived
 from .derived import derived_value as derived_value
 from .descent import DescentResult
+from .hyperposterior import Hyperposterior, hyperposterior
 from .landscape import data_free_choice, data_free_landscape
 from .minimum import Minimum, minimize
 from .nodes import node_gaps as node_gaps
@@ -41,6 +42,7 @@ __all__ = [
     "Curvature",
     "Derived",
     "DescentResult",
+    "Hyperposterior",
     "Minimum",
     "Resolution",
     "RunOptions",
@@ -49,6 +51,7 @@ __all__ = [
     "compare",
     "data_free_choice",
     "data_free_landscape",
+    "hyperposterior",
     "minimize",
     "sweep",
 ]

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from ...errors import PilescoreError
+from ...errors import MemoryLimitError, PilescoreError
 from ...inference import Pile, Score, WarmStart, systems_of
 from ...model import Model
 from ...model.priors import Prior
@@ -68,11 +68,75 @@ class HyperparameterDensity:
         check_rounding(pile)
         return pile
 
+    def value(self, t: Float[np.ndarray, " p"]) -> float:
+        """Return the log density; minus infinity where the model cannot be scored."""
+        try:
+            found = self.pile(t).log_evidence + self.log_prior(t)[0]
+        except MemoryLimitError:  # depends on the machine, not on the point
+            raise
+        except PilescoreError:
+            return -math.inf
+        return found if math.isfinite(found) else -math.inf
+
+    def is_uniform(self, row: int) -> bool:
+        """Return whether the prior of a coordinate is uniform between its bounds."""
+        group = next(name for name, rows in self.space.groups.items() if row in rows)
+        return self._own(row) is None and self.priors[group] is None
+
+    def prior_of(self, row: int) -> Prior | None:
+        """Return the prior of a coordinate, the model's own or the one by role; None if it is uniform."""
+        group = next(name for name, rows in self.space.groups.items() if row in rows)
+        return self._own(row) or self.priors[group]
+
+    def prior_along(self, row: int, at: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        """Return the density of the prior of one coordinate, in units of the search; of arrays, of one element."""
+        space, prior = self.space, self.prior_of(row)
+        low, high = self.bounds
+        if prior is None:
+            return np.full(len(at), 1.0 / (high[row] - low[row]))
+        values = np.exp(at) if space.logarithmic[row] else space.low[row] + at * (space.high[row] - space.low[row])
+        size, position = self._place(row)
+        deviation = math.sqrt(float(np.linalg.inv(prior.precision(size))[position, position]))
+        t = np.log(values) if prior.logarithmic else values
+        # From the density per unit of the value, or of its logarithm, to that per unit of the coordinate.
+        stretch = (values if space.logarithmic[row] else space.high[row] - space.low[row]) / (
+            values if prior.logarithmic else 1.0
+        )
+        away = (t - prior.centre(size)[position]) / deviation
+        return np.asarray(np.exp(-0.5 * away**2) / (deviation * math.sqrt(2.0 * math.pi)) * stretch)
+
+    def prior_text(self, row: int) -> str:
+        """Return the prior of a coordinate in words."""
+        prior = self.prior_of(row)
+        if prior is None:
+            ends = f"{self.space.low[row]:.3g} to {self.space.high[row]:.3g}"
+            return f"log-uniform, {ends}" if self.space.logarithmic[row] else f"uniform, {ends}"
+        size, position = self._place(row)
+        centre = float(prior.centre(size)[position])
+        deviation = math.sqrt(float(np.linalg.inv(prior.precision(size))[position, position]))
+        if prior.logarithmic:
+            return f"log-normal, {math.exp(centre):.3g} within a factor {math.exp(deviation):.3g}"
+        return f"normal, {centre:.3g} ± {deviation:.3g}"
+
+    def _place(self, row: int) -> tuple[int, int]:
+        """Return the number of elements that the prior of a coordinate is on, and which of them the coordinate is."""
+        name = self.space.names[row]
+        if name in self.space.model.priors:
+            return 1, 0
+        base, index = self.space.targets[name]
+        shape = np.shape(self.space.model.parameters[base])
+        if base in self.space.model.priors:
+            return math.prod(shape), int(np.ravel_multi_index(index, shape)) if index else 0
+        group = next(rows for rows in self.space.groups.values() if row in rows)
+        return len(group), group.index(row)
+
     def value_and_slope(self, t: Float[np.ndarray, " p"]) -> tuple[float, Float[np.ndarray, " p"]]:
         """Return the log density and its gradient; minus infinity and zeros where the model cannot be scored."""
         u = self.coordinates(t)
         try:
             pile, slope = CoordinateScore(self.space, self.score)(u, self.warm_start)
+        except MemoryLimitError:
+            raise
         except PilescoreError:
             return -math.inf, np.zeros_like(t)
         prior, by_t = self.log_prior(t)

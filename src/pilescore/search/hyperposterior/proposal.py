@@ -16,6 +16,9 @@ from scipy.stats import t as student
 DEGREES = 7.0
 """The degrees of freedom of the t distributions: heavier tails than normal ones, so weights stay bounded."""
 
+FARTHEST = 0.002
+"""Points are not drawn further out along an axis than this probability: one of them would stand for a whole tail."""
+
 MOST_SKEWNESS = 0.8
 """The largest skewness along an axis; that of any split normal distribution is below one."""
 
@@ -36,6 +39,7 @@ class SplitT:
     def at(self, unit: Float[np.ndarray, "n p"]) -> Float[np.ndarray, "n p"]:
         """Return the points at which the distribution functions along the axes have these values between 0 and 1."""
         split = self.below / (self.below + self.above)  # the probability below the centre
+        unit = FARTHEST + (1.0 - 2.0 * FARTHEST) * unit
         low = unit < split
         inner = np.where(low, 0.5 * unit / split, 0.5 + 0.5 * (unit - split) / (1.0 - split))
         z = student.ppf(inner, DEGREES) * np.where(low, self.below, self.above)
@@ -115,6 +119,10 @@ class Mixture:
         """Return the probability that each point comes from each part."""
         logs = self.shared_log_densities(t)
         return np.asarray(np.exp(logs - logsumexp(logs, axis=0)))
+
+    def joined(self, part: SplitT, share: float) -> Mixture:
+        """Return the mixture with another distribution, which gets this share."""
+        return Mixture(np.append((1.0 - share) * self.shares, share), [*self.parts, part])
 
     def draw(self, count: int, seed: list[int]) -> Float[np.ndarray, "n p"]:
         """Return points, in numbers as the shares: scrambled Sobol points, whose means have little noise."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ...errors import MissingExtraError
+from ...errors import InputError
 from .density import HyperparameterDensity
 from .peak import Peak
 
@@ -27,7 +27,8 @@ class Chains:
     """Draws of several chains."""
 
     t: Float[np.ndarray, "chains draws p"]
-    divergences: int
+    diverging: Float[np.ndarray, "chains draws"]
+    """One for each draw whose trajectory diverged, else zero."""
     evaluations: int
 
     @property
@@ -63,7 +64,7 @@ class _UnscorableError(Exception):
     is_recoverable = True
 
 
-def nuts_draws(density: HyperparameterDensity, peak: Peak, seed: int, *, progress: bool) -> Chains:
+def nuts_draws(density: HyperparameterDensity, peak: Peak, seed: int, progress: bool) -> Chains:
     """Return draws from a density; the chains start around a peak, and move in units of its deviations.
 
     Parameters
@@ -116,12 +117,11 @@ def nuts_draws(density: HyperparameterDensity, peak: Peak, seed: int, *, progres
         progress_bar=progress,
     )
     z = found.posterior["z"].values
-    divergences = int(found.sample_stats["diverging"].values.sum())
-    return Chains(peak.t + z @ root.T, divergences, evaluations)
+    return Chains(peak.t + z @ root.T, found.sample_stats["diverging"].values.astype(float), evaluations)
 
 
 def require_nutpie() -> Any:
-    """Return the package nutpie with its interface to Python functions; raise a `MissingExtraError` without it."""
+    """Return the package nutpie with its interface to Python functions; raise an `InputError` without it."""
     import warnings
 
     try:
@@ -130,5 +130,5 @@ def require_nutpie() -> Any:
             import nutpie
             import nutpie.compiled_pyfunc
     except ModuleNotFoundError as error:
-        raise MissingExtraError("method", "nuts", "nutpie", "bayes") from error
+        raise InputError("method: 'nuts' needs nutpie, which is not installed: pip install 'pilescore[bayes]'") from error
     return nutpie

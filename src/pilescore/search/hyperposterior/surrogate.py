@@ -21,6 +21,9 @@ TERMS = (0.01, 0.05, 0.3)
 CUBIC = 0.04
 """Those of cubic terms, relative to these."""
 
+LEVEL = 3.0
+"""Where linear, quadratic and cubic terms level off, in standard deviations."""
+
 CONSTANT, LINEAR = 100.0, 1.0
 """Prior variances of the constant, in nats², and of the linear terms."""
 
@@ -60,7 +63,7 @@ class Surrogate:
         cross = _covariance(z, self.z, self.hyperparameters)
         squares = np.sum(z**2, axis=1)
         explained = np.sum(solve_triangular(self.factor, cross.T, lower=True) ** 2, axis=0)
-        variances = np.maximum(_variances(squares, self.hyperparameters) - explained, 0.0)
+        variances = np.maximum(_variances(z, self.hyperparameters) - explained, 0.0)
         excess = np.maximum(np.sqrt(variances) - UNSURE_NATS, 0.0)
         return np.asarray(self.top - 0.5 * squares + cross @ self.alpha - CAUTION * excess)
 
@@ -100,18 +103,24 @@ def _covariance(
     a: Float[np.ndarray, "n p"], b: Float[np.ndarray, "m p"], hyperparameters: tuple[float, float, float]
 ) -> Float[np.ndarray, "n m"]:
     length, size, terms = hyperparameters
-    inner = a @ b.T
-    distances = np.sum(a**2, axis=1)[:, None] + np.sum(b**2, axis=1) - 2.0 * inner
+    distances = np.sum(a**2, axis=1)[:, None] + np.sum(b**2, axis=1) - 2.0 * a @ b.T
+    inner = _bent(a) @ _bent(b).T
     cubic = CONSTANT + LINEAR * inner + terms * (inner**2 / 2.0 + CUBIC * inner**3 / 6.0)
     # Distances between random points grow with the square root of the dimension.
     scaled = distances / (length**2 * np.sqrt(a.shape[1]))
     return np.asarray(cubic + size**2 * np.exp(-0.5 * scaled))
 
 
+def _bent(z: Float[np.ndarray, "n p"]) -> Float[np.ndarray, "n p"]:
+    """Return coordinates that level off beyond a few deviations: a cubic would grow without limit there."""
+    return np.asarray(z / np.sqrt(1.0 + (z / LEVEL) ** 2))
+
+
 def _variances(
-    squares: Float[np.ndarray, " n"], hyperparameters: tuple[float, float, float]
+    z: Float[np.ndarray, "n p"], hyperparameters: tuple[float, float, float]
 ) -> Float[np.ndarray, " n"]:
-    """Return the diagonal of the covariance, from the squared distances to the origin."""
+    """Return the diagonal of the covariance."""
     _, size, terms = hyperparameters
+    squares = np.sum(_bent(z) ** 2, axis=1)
     cubic = CONSTANT + LINEAR * squares + terms * (squares**2 / 2.0 + CUBIC * squares**3 / 6.0)
     return np.asarray(cubic + size**2)

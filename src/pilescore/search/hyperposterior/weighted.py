@@ -36,14 +36,35 @@ SAMPLE = 4096
 BEYOND = 1.2
 """How far this sample reaches, relative to the farthest computed point."""
 
+MOST_EXTRA_ROUNDS = 3
+"""How many more rounds follow while the effective size is too small."""
+
+LEAST_SIZE = 15.0
+"""The effective size at which no more rounds follow."""
+
+HEAVY = 0.1
+"""A point with a larger weight is looked at more closely in the next round."""
+
+OUTLIER_SHARE = 0.3
+"""The share of points that are then drawn around it."""
+
 LEAST_SHARE = 0.1
 """The least share of points for a peak."""
+
+ABOVE_NATS = 0.3
+"""The smooth function is not believed further above the highest log density than this."""
+
+DISAGREEMENT = 3.0
+"""The smooth function is not used if its integral differs from that by importance weights by more standard deviations."""
 
 OWNED = 0.02
 """A point counts for a peak from this probability on that it comes from there."""
 
 MOST_MISFIT_NATS = 0.7
 """The smooth function is not used if it misses log densities by more, in the root mean square over the density."""
+
+MOST_ERROR_NATS = 3.0
+"""Errors in the tails count as no more than this."""
 
 SAFETY = 3.0
 """Stated errors of the log integral, in standard deviations."""
@@ -100,35 +121,47 @@ def weighted_points(
     frames = [around(peak.t, peak.covariance) for peak in peaks]
     t, values = np.empty((0, len(peaks[0].t))), np.empty(0)
     drawn: list[tuple[int, Mixture]] = []
-    for number, base in enumerate(rounds):
+    outlier: SplitT | None = None
+    for number, base in enumerate((*rounds, *(rounds[-1:] * MOST_EXTRA_ROUNDS))):
         count = round(base * (1.0 + MORE * (len(peaks) - 1)))
-        new = proposal.draw(count, [seed, number])
+        source = proposal if outlier is None else proposal.joined(outlier, OUTLIER_SHARE)
+        new = source.draw(count, [seed, number])
         t, values = np.concatenate([t, new]), np.concatenate([values, [density(each) for each in new]])
-        drawn.append((count, proposal))
+        drawn.append((count, source))
         logs = [math.log(n / len(t)) + mixture.log_density(t) for n, mixture in drawn]
         importance = values - logsumexp(logs, axis=0)
+        plain = float(logsumexp(importance)) - math.log(len(t))
+        heaviest = int(np.argmax(importance))
+        # Truncated weights (Ionides 2008): one point must not stand for everything.
+        weights = np.exp(np.minimum(importance, plain + 0.5 * math.log(len(t))) - plain)
+        weights /= weights.sum()
+        untruncated = np.exp(importance - plain) / len(t)
+        size = 1.0 / float(np.sum(untruncated**2))
         shape = _Shape.through(t, values, proposal, frames)
-        sample = proposal.draw(SAMPLE, [seed, len(rounds) + number])
+        sample = proposal.draw(SAMPLE, [seed, len(rounds) + MOST_EXTRA_ROUNDS + number])
         sample_logs = shape.log_density(sample) - proposal.log_density(sample)
         sample_weights = np.exp(sample_logs - logsumexp(sample_logs))
         owners = proposal.owners(sample) * sample_weights
         masses = owners.sum(axis=1)
+        misfit = math.sqrt(float(weights @ np.minimum(np.abs(shape.left_out), MOST_ERROR_NATS) ** 2))
+        if number + 1 >= len(rounds) and (size >= LEAST_SIZE or misfit <= MOST_MISFIT_NATS):
+            break
         parts = [fitted(sample, own / mass) for own, mass in zip(owners, masses, strict=True)]
         frames = [around(*moments(sample, own / mass)) for own, mass in zip(owners, masses, strict=True)]
         proposal = Mixture(_at_least(masses / masses.sum(), LEAST_SHARE), parts)
-    weights = np.exp(importance - logsumexp(importance))
-    size = 1.0 / float(np.sum(weights**2))
-    plain = float(logsumexp(importance)) - math.log(len(t))
+        # A point in a tail that no distribution reaches: the next ones are drawn around it too.
+        heavy = untruncated[heaviest] > HEAVY
+        outlier = dataclasses.replace(_nearest(frames, t[heaviest]), centre=t[heaviest]) if heavy else None
     plain_error = math.sqrt(max(1.0 / size - 1.0 / len(t), 0.0))
-    misfit = math.sqrt(float(weights @ shape.left_out**2))
     failed = int(np.isinf(values).sum())
-    if misfit > MOST_MISFIT_NATS:
+    integral = float(logsumexp(sample_logs)) - math.log(SAMPLE)
+    apart = abs(integral - plain) > DISAGREEMENT * plain_error + MOST_MISFIT_NATS
+    if misfit > MOST_MISFIT_NATS or apart:
         own = drawn[-1][1].owners(t) @ weights
         return WeightedPoints(t, weights, t, weights, plain, SAFETY * plain_error, size, misfit, own, failed)
-    integral = float(logsumexp(sample_logs)) - math.log(SAMPLE)
     # The density minus its prediction from other points, averaged over the points with importance weights. The points
     # in the middle, which matter most, are predicted better than those at the edge.
-    missed = weights * np.expm1(np.minimum(shape.left_out, 5.0))
+    missed = weights * np.expm1(np.minimum(-shape.left_out, MOST_ERROR_NATS))
     error = SAFETY * math.sqrt(float(np.sum(missed**2)))
     error += SAFETY * math.sqrt(max(float(np.sum(sample_weights**2)) - 1.0 / SAMPLE, 0.0))
     error = max(error, abs(integral - plain) - 2.0 * plain_error)
@@ -151,6 +184,8 @@ class _Shape:
     """How far each function may be used."""
     left_out: Float[np.ndarray, " k"]
     """Each log density minus its prediction from the others."""
+    top: float
+    """The highest log density."""
 
     @classmethod
     def through(
@@ -169,7 +204,7 @@ class _Shape:
             surrogates.append(surrogate(z, values[mine]))
             reach.append(BEYOND * float(np.linalg.norm(z, axis=1).max()))
             left_out[mine] += own[mine] * surrogates[-1].left_out_errors
-        return cls(proposal, frames, surrogates, reach, left_out)
+        return cls(proposal, frames, surrogates, reach, left_out, float(values.max()))
 
     def log_density(self, t: Float[np.ndarray, "n p"]) -> Float[np.ndarray, " n"]:
         """Return log densities at points; minus infinity where nothing is known."""
@@ -181,7 +216,12 @@ class _Shape:
             total[(own > OWNED) & ~inside] = -np.inf
             at = (own > 0.0) & inside
             total[at] += own[at] * function(z[at])
-        return total
+        return np.minimum(total, self.top + ABOVE_NATS)
+
+
+def _nearest(frames: Sequence[SplitT], t: Float[np.ndarray, " p"]) -> SplitT:
+    """Return the distribution whose centre is nearest to a point, in its own deviations."""
+    return min(frames, key=lambda frame: float(np.sum(frame.whitened(t[None]) ** 2)))
 
 
 def _at_least(shares: Float[np.ndarray, " k"], least: float) -> Float[np.ndarray, " k"]:

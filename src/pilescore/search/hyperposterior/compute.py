@@ -1,0 +1,346 @@
+"""The distribution of hyperparameters, by weighted points, by Laplace's method, or by a sampler."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import ndtr, ndtri
+from scipy.stats import qmc
+
+from ...errors import InputError, PilescoreError, UncertaintyWarning, as_count, nearest, require
+from ...inference import Score
+from ...model import Model
+from ...model.priors import Prior
+from ...parallel import progress_bar
+from ..minimum import Minimum, minimize
+from ..options import RunOptions, SearchOptions
+from ..space import SearchSpace, Starts
+from .default_priors import default_priors
+from .density import HyperparameterDensity
+from .peak import Peak, find_peak
+from .result import Hyperposterior, Method, find_warnings
+from .sampling import CHAINS, DRAWS, nuts_draws, require_nutpie
+from .weighted import MOST_MISFIT_NATS, SAMPLE, WeightedPoints, weighted_points
+
+METHODS = ("weighted", "laplace", "nuts")
+
+STARTS = 4
+"""The number of starts of a search for the minimum."""
+
+RIVAL_NATS = 10.0
+"""Ends of descents that are further behind the best are not looked at."""
+
+RIVAL_SHARE = 0.005
+"""Optima with a smaller probability are left out."""
+
+MOST_RIVALS = 3
+
+APART = 1.5
+"""Two peaks, or two ends of descents, nearer than this are the same, in standard deviations of the first."""
+
+LEAST_SIZE = 10.0
+"""The least effective size that is trusted."""
+
+MOST_FAILED = 0.2
+"""The largest fraction of points without a score."""
+
+MOST_R_HAT, LEAST_DRAWS = 1.02, 200.0
+"""The largest split R-hat, and the least effective number of draws, of chains that are trusted."""
+
+MODELS = 64
+"""How many models predictions average over, where the method gives more or none."""
+
+
+def hyperposterior(
+    found: Minimum | Model,
+    over: Mapping[str, Any] | None = None,
+    *,
+    method: Method = "weighted",
+    priors: Mapping[str, Any] | str | None = None,
+    score: Score | str = "auto",
+    starts: Starts = STARTS,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Hyperposterior:
+    """Return the distribution of the searched hyperparameters given the observations.
+
+    Standard errors of `minimize` describe the neighbourhood of the best values, and predictions of the best model take
+    them as known. With few data both are too optimistic. This function weighs other values too: their evidence times
+    their prior.
+
+    Priors are weakly informative by role, so that the data decide where they can. Lengths have log-normal priors around
+    half of the extent of the observations, within a factor of 4 with probability 68%; η around the mean square of the
+    readings (factor 10); the noise deviation around 5% of the spread of the readings (factor 10); ratios around one
+    (factor 3). Coefficients of equations and everything else are uniform between their bounds, positive ones in their
+    logarithm. Priors of the model itself (`Model(..., priors=…)`) replace these.
+
+    Parameters
+    ----------
+    found
+        A result of `minimize`, or a model, which is minimised first.
+    over
+        Bounds by name, as in `minimize`, if `found` is a model.
+    method
+        `"weighted"`: about eighty points around the optima, with weights; costs about as much as thirty scores with
+        gradient. `"laplace"`: a normal distribution around the best optimum, from its curvature; the cheapest.
+        `"nuts"`: draws by a Hamiltonian sampler, 4 chains of 500; needs thousands of scores, and the extra `bayes`.
+    priors
+        Priors that replace those by role: `{"rate": ps.priors.Normal(0.5, 0.1), "eta": "flat"}`, by the names of the
+        search; `"flat"` is uniform between the bounds. Or `"flat"` for all.
+    score, starts
+        What is scored, and the starts of the search, if `found` is a model.
+    seed
+        The seed of points and chains.
+    progress
+        Show a progress bar; by default only on a terminal.
+
+    Examples
+    --------
+    How fast does a cup of tea cool, if the noise is unknown?
+
+    >>> import numpy as np, pilescore as ps
+    >>> time = ps.Box(t=(0, 8))
+    >>> (dt,) = ps.partials(time)
+    >>> data = ps.observe(ps.identity, [70.5, 42.1, 25.9, 9.1, 3.6], at=[0.0, 1.0, 2.0, 4.0, 6.0])
+    >>> physics = ps.impose(dt + ps.parameter("rate", 0.3), 0.0, on=time.interior(ps.GaussLegendre(20)))
+    >>> model = ps.Model(ps.RBF(2.0), data, physics)
+    >>> hyper = ps.hyperposterior(model, {"rate": (0.05, 5), "gamma": (0.01, 100), "eta": (10, 1e6)}, starts=1)
+    >>> low, middle, high = hyper.quantiles([0.025, 0.5, 0.975]).loc["rate"]
+    >>> bool(0.47 < low < 0.505 < middle < 0.51 < high < 0.55)
+    True
+    >>> post = ps.posterior(hyper)  # predictions that contain the uncertainty of all three
+    >>> post.mean([8.0]).round(1)
+    array([1.2])
+    """
+    best, scoring, chosen = _checked(found, over, method, priors, score, as_count(seed, "seed", least=0))
+    if best is None:
+        assert isinstance(found, Model)
+        run = RunOptions(progress=progress)
+        best = minimize(found, over or {}, score=score, starts=starts, search=SearchOptions(seed=seed), run=run)
+        scoring = best.score
+    end = best.end
+    if end is None:
+        raise InputError("found: expected a result of ps.minimize with its search; this one was changed since")
+    if best.status == "interrupted":
+        raise KeyboardInterrupt
+    density = HyperparameterDensity(end.space, scoring, _priors(end.space, chosen), end.warm_start)
+    result = _compute(best, density, method, seed, progress)
+    if result.warnings:
+        warnings.warn("; ".join(result.warnings), UncertaintyWarning, stacklevel=2)
+    return result
+
+
+def _checked(
+    found: Any, over: Any, method: Any, priors: Any, score: Any, seed: int
+) -> tuple[Minimum | None, Any, Any]:
+    """Return the minimum, if it is known, its score, and the priors, after checking the arguments."""
+    require(method in METHODS, "method", method, "'weighted', 'laplace' or 'nuts'")
+    if method == "nuts":
+        require_nutpie()
+    flat = isinstance(priors, str) and priors == "flat"
+    expected = "a mapping of names to ps.priors or 'flat', or 'flat'"
+    require(priors is None or flat or isinstance(priors, Mapping), "priors", priors, expected)
+    if isinstance(found, Minimum):
+        require(over is None, "over", over, "no bounds with a result of minimize, which has its own")
+        return found, found.score, priors
+    require(isinstance(found, Model), "found", found, "a result of ps.minimize, or a ps.Model with over=")
+    require(isinstance(over, Mapping) and len(over) > 0, "over", over, "bounds (low, high) by name, as in ps.minimize")
+    return None, score, priors
+
+
+def _priors(space: SearchSpace, given: Mapping[str, Any] | str | None) -> dict[str, Prior | None]:
+    """Return the prior of each searched name; None is uniform."""
+    if isinstance(given, str):
+        return dict.fromkeys(space.groups)
+    found = default_priors(space)
+    own = {space.targets[name][0] if name in space.targets else name for name in space.model.priors}
+    for name, prior in (given or {}).items():
+        if name not in space.groups:
+            near = nearest(str(name), space.groups, 0.5)
+            hint = f" Did you mean {near!r}?" if near else ""
+            raise InputError(f"priors: {name!r} was not searched.{hint} There are: {', '.join(space.groups)}")
+        clash = name in own or name in space.model.priors
+        require(not clash, f"priors[{name!r}]", prior, "no second prior: the model has one")
+        if isinstance(prior, str) and prior == "flat":
+            found[name] = None
+            continue
+        require(isinstance(prior, Prior), f"priors[{name!r}]", prior, "a prior such as ps.priors.Normal(0, 1), or 'flat'")
+        prior.check(name, space.shapes[name])
+        low = space.low[list(space.groups[name])]
+        positive = not prior.logarithmic or bool(np.all(low > 0.0))
+        require(positive, f"priors[{name!r}]", prior, f"a normal prior, or positive bounds; the lower one is {low.min():g}")
+        found[name] = prior
+    return found
+
+
+def _compute(
+    best: Minimum, density: HyperparameterDensity, method: Method, seed: int, progress: bool | None
+) -> Hyperposterior:
+    """Return the distribution around a minimum."""
+    peak = find_peak(density, _end_of(best), best.curvature)
+    if not math.isfinite(peak.value):
+        raise PilescoreError(
+            "the minimum cannot be scored again, so there is no distribution around it. Search again with "
+            "ps.minimize, or with wider bounds"
+        )
+    if method == "laplace":
+        return _laplace(best, density, peak)
+    if method == "nuts":
+        return _nuts(best, density, peak, seed, progress is True)
+    peaks, evaluations = _rivals(best, density, peak)
+    with progress_bar(0, "hyperposterior", progress) as bar:
+
+        def value(t: Float[np.ndarray, " p"]) -> float:
+            bar.update(1)
+            return density.value(t)
+
+        weighted = weighted_points(value, peaks, seed)
+    evaluations += len(weighted.t)
+    return _weighted(best, density, weighted, evaluations)
+
+
+def _end_of(best: Minimum) -> Float[np.ndarray, " p"]:
+    assert best.end is not None
+    return best.end.u
+
+
+def _rivals(best: Minimum, density: HyperparameterDensity, peak: Peak) -> tuple[list[Peak], int]:
+    """Return the peaks that matter, the highest first, and the number of evaluations.
+
+    Other peaks are looked for where other descents ended, if their evidence is not too far behind.
+    """
+    space, peaks, evaluations = density.space, [peak], peak.evaluations
+    scored = [descent for descent in best.descents if math.isfinite(descent.pile)]
+    lowest = min((descent.pile for descent in scored), default=math.nan)
+    seen = [density.inside(_end_of(best))]
+    for descent in sorted(scored, key=lambda each: each.pile):
+        if 0.5 * best.pile.size * (descent.pile - lowest) > RIVAL_NATS or len(seen) > MOST_RIVALS:
+            break
+        u = space.encode(np.array([descent.end[name] for name in space.names]))
+        t = density.inside(u)
+        if any(_distance(t, other, peak.precision) < APART for other in seen):
+            continue
+        seen.append(t)
+        other = find_peak(density, u)
+        evaluations += other.evaluations
+        new = all(_distance(other.t, each.t, each.precision) >= APART for each in peaks)
+        if new and math.isfinite(other.value):
+            peaks.append(other)
+    highest = max(each.log_integral for each in peaks)
+    kept = [each for each in peaks if each.log_integral > highest + math.log(RIVAL_SHARE)]
+    return sorted(kept, key=lambda each: -each.log_integral), evaluations
+
+
+def _distance(a: Float[np.ndarray, " p"], b: Float[np.ndarray, " p"], precision: Float[np.ndarray, "p p"]) -> float:
+    return math.sqrt(float((a - b) @ precision @ (a - b)))
+
+
+def _weighted(
+    best: Minimum, density: HyperparameterDensity, found: WeightedPoints, evaluations: int
+) -> Hyperposterior:
+    texts = []
+    count = len(found.t)
+    if found.effective_size < LEAST_SIZE and not found.misfit < MOST_MISFIT_NATS:
+        texts.append(
+            f"the effective size is {found.effective_size:.2g} of {count} weighted points: intervals are rough. Use "
+            "method='nuts', narrower bounds, or priors"
+        )
+    if found.failed > MOST_FAILED * count:
+        texts.append(
+            f"{found.failed} of {count} points could not be scored, so part of the distribution may be missing. "
+            "Narrow the bounds, or raise the noise"
+        )
+    points = _values(density, found.t)
+    draws = points if found.sample is found.t else _values(density, found.sample)
+    return Hyperposterior(
+        best,
+        "weighted",
+        density,
+        points,
+        found.weights,
+        draws,
+        found.sample_weights,
+        found.log_integral,
+        found.log_integral_error,
+        found.effective_size,
+        evaluations,
+        np.sort(found.shares)[::-1],
+        (*texts, *find_warnings(density, draws, found.sample_weights)),
+    )
+
+
+def _laplace(best: Minimum, density: HyperparameterDensity, peak: Peak) -> Hyperposterior:
+    root = np.linalg.cholesky(peak.covariance)
+    points = _values(density, peak.t + _normal_points(MODELS, len(peak.t)) @ root.T)
+    draws = _values(density, peak.t + _normal_points(SAMPLE, len(peak.t)) @ root.T)
+    weights = np.full(SAMPLE, 1.0 / SAMPLE)
+    return Hyperposterior(
+        best,
+        "laplace",
+        density,
+        points,
+        np.full(MODELS, 1.0 / MODELS),
+        draws,
+        weights,
+        peak.log_integral,
+        math.nan,
+        math.nan,
+        peak.evaluations,
+        np.ones(1),
+        tuple(find_warnings(density, draws, weights)),
+    )
+
+
+def _nuts(
+    best: Minimum, density: HyperparameterDensity, peak: Peak, seed: int, progress: bool
+) -> Hyperposterior:
+    chains = nuts_draws(density, peak, seed, progress)
+    texts = []
+    if not chains.r_hat < MOST_R_HAT:
+        texts.append(
+            f"R-hat is {chains.r_hat:.3f}: the chains have not mixed, there may be several optima. Use more starts "
+            "with method='weighted', narrower bounds, or priors"
+        )
+    size, count = chains.effective_size, CHAINS * DRAWS
+    if size < LEAST_DRAWS:
+        texts.append(f"the effective size is {size:.3g} of {count} draws: intervals are rough. Use priors")
+    diverging = int(chains.diverging.sum())
+    if diverging > 0.01 * count:
+        texts.append(f"{diverging} of {count} draws diverged, so tails may be missing. Narrow the bounds, or use priors")
+    flat = chains.t.reshape(-1, chains.t.shape[2])
+    draws, weights = _values(density, flat), np.full(len(flat), 1.0 / len(flat))
+    chosen = np.linspace(0, len(flat) - 1, MODELS).round().astype(int)
+    return Hyperposterior(
+        best,
+        "nuts",
+        density,
+        draws[chosen],
+        np.full(MODELS, 1.0 / MODELS),
+        draws,
+        weights,
+        math.nan,
+        math.nan,
+        size,
+        peak.evaluations + chains.evaluations,
+        np.ones(1),
+        (*texts, *find_warnings(density, draws, weights)),
+        chains,
+    )
+
+
+def _values(density: HyperparameterDensity, t: Float[np.ndarray, "n p"]) -> Float[np.ndarray, "n p"]:
+    """Return the hyperparameters of points in coordinates without bounds."""
+    return np.array([density.values(each) for each in t])
+
+
+def _normal_points(count: int, dimension: int) -> Float[np.ndarray, "n p"]:
+    """Return Sobol points of the standard normal distribution."""
+    sampler = qmc.Sobol(dimension, rng=np.random.default_rng(0))
+    return np.asarray(ndtri(sampler.random_base2((count - 1).bit_length())[:count]))
