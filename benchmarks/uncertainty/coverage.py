@@ -65,7 +65,7 @@ def measured(name: str, seed: int) -> Measured:
     probabilities = [0.5 + side * 0.5 * level for level in LEVELS for side in (-1, 1)]
     plain, mixture = ps.posterior(best.model), ps.posterior(hyper)
     mean, deviation = plain.mean(on.points), plain.std(on.points)
-    ends = mean + norm.ppf(probabilities)[:, None] * deviation
+    ends = mean + np.asarray(norm.ppf(probabilities))[:, None] * deviation
     return {
         "without": judged(truth, mean, deviation, ends, weights),
         "with": judged(

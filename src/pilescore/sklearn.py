@@ -206,8 +206,9 @@ class PileRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sci
         """Return the mean of the unknown at points, alone or with its standard deviation or covariance.
 
         The mean is that of `posterior_`, with the best hyperparameters. Deviations, covariances and samples contain the
-        uncertainty of the hyperparameters too: they are averaged over `hyperposterior_`, which the first of them computes.
-        They are those of the unknown `f`, without the noise of a new reading, whose variance is `noise_**2`.
+        uncertainty of the hyperparameters too: they are averaged over `hyperposterior_`, which is computed when the
+        first of them is needed. They are those of the unknown `f`, without the noise of a new reading, whose variance
+        is `noise_**2`.
 
         Parameters
         ----------

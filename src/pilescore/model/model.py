@@ -119,7 +119,8 @@ class Model(eqx.Module):
         object.__setattr__(self, "priors", as_priors(priors))
         if not self.priors:
             return
-        parameters, taken = self.parameters, []
+        parameters = self.parameters
+        taken: list[tuple[str, tuple[int, ...]]] = []
         for name, (base, index) in self._prior_targets().items():
             clash = any(base == other and (index == at or not (index and at)) for other, at in taken)
             require(not clash, f"priors[{name!r}]", name, "a hyperparameter that has no other prior")

@@ -153,7 +153,7 @@ def traced_tolerances(model: Model) -> Callable[[Model], dict[int, Float[Array, 
                 factor = 1.0 if block.matrix is None else float(np.mean(np.abs(block.matrix).sum(axis=1) ** 2))
                 variance = factor * jnp.mean(variances)
                 sizes.append(jnp.where(variance > 0, mean_square(block) / variance, 1.0))
-        largest = functools.reduce(jnp.maximum, sizes, 0.0)
+        largest: Any = functools.reduce(jnp.maximum, sizes, jnp.asarray(0.0))
         return jnp.where(largest > 0, largest, changed.eta)
 
     def tolerances(changed: Model) -> dict[int, Float[Array, " n"]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import math
 import warnings
 from collections.abc import Mapping
@@ -11,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 from scipy.stats import qmc
 
 from ...errors import InputError, PilescoreError, UncertaintyWarning, as_count, nearest, require
@@ -137,9 +135,7 @@ def hyperposterior(
     return result
 
 
-def _checked(
-    found: Any, over: Any, method: Any, priors: Any, score: Any, seed: int
-) -> tuple[Minimum | None, Any, Any]:
+def _checked(found: Any, over: Any, method: Any, priors: Any, score: Any, seed: int) -> tuple[Minimum | None, Any, Any]:
     """Return the minimum, if it is known, its score, and the priors, after checking the arguments."""
     require(method in METHODS, "method", method, "'weighted', 'laplace' or 'nuts'")
     if method == "nuts":
@@ -171,11 +167,15 @@ def _priors(space: SearchSpace, given: Mapping[str, Any] | str | None) -> dict[s
         if isinstance(prior, str) and prior == "flat":
             found[name] = None
             continue
-        require(isinstance(prior, Prior), f"priors[{name!r}]", prior, "a prior such as ps.priors.Normal(0, 1), or 'flat'")
+        require(
+            isinstance(prior, Prior), f"priors[{name!r}]", prior, "a prior such as ps.priors.Normal(0, 1), or 'flat'"
+        )
         prior.check(name, space.shapes[name])
         low = space.low[list(space.groups[name])]
         positive = not prior.logarithmic or bool(np.all(low > 0.0))
-        require(positive, f"priors[{name!r}]", prior, f"a normal prior, or positive bounds; the lower one is {low.min():g}")
+        require(
+            positive, f"priors[{name!r}]", prior, f"a normal prior, or positive bounds; the lower one is {low.min():g}"
+        )
         found[name] = prior
     return found
 
@@ -242,9 +242,7 @@ def _distance(a: Float[np.ndarray, " p"], b: Float[np.ndarray, " p"], precision:
     return math.sqrt(float((a - b) @ precision @ (a - b)))
 
 
-def _weighted(
-    best: Minimum, density: HyperparameterDensity, found: WeightedPoints, evaluations: int
-) -> Hyperposterior:
+def _weighted(best: Minimum, density: HyperparameterDensity, found: WeightedPoints, evaluations: int) -> Hyperposterior:
     texts = []
     count = len(found.t)
     if found.effective_size < LEAST_SIZE and not found.misfit < MOST_MISFIT_NATS:
@@ -257,8 +255,8 @@ def _weighted(
             f"{found.failed} of {count} points could not be scored, so part of the distribution may be missing. "
             "Narrow the bounds, or raise the noise"
         )
-    points = _values(density, found.t)
-    draws = points if found.sample is found.t else _values(density, found.sample)
+    points = density.values(found.t)
+    draws = points if found.sample is found.t else density.values(found.sample)
     return Hyperposterior(
         best,
         "weighted",
@@ -278,8 +276,8 @@ def _weighted(
 
 def _laplace(best: Minimum, density: HyperparameterDensity, peak: Peak) -> Hyperposterior:
     root = np.linalg.cholesky(peak.covariance)
-    points = _values(density, peak.t + _normal_points(MODELS, len(peak.t)) @ root.T)
-    draws = _values(density, peak.t + _normal_points(SAMPLE, len(peak.t)) @ root.T)
+    points = density.values(peak.t + _normal_points(MODELS, len(peak.t)) @ root.T)
+    draws = density.values(peak.t + _normal_points(SAMPLE, len(peak.t)) @ root.T)
     weights = np.full(SAMPLE, 1.0 / SAMPLE)
     return Hyperposterior(
         best,
@@ -298,9 +296,7 @@ def _laplace(best: Minimum, density: HyperparameterDensity, peak: Peak) -> Hyper
     )
 
 
-def _nuts(
-    best: Minimum, density: HyperparameterDensity, peak: Peak, seed: int, progress: bool
-) -> Hyperposterior:
+def _nuts(best: Minimum, density: HyperparameterDensity, peak: Peak, seed: int, progress: bool) -> Hyperposterior:
     chains = nuts_draws(density, peak, seed, progress)
     texts = []
     if not chains.r_hat < MOST_R_HAT:
@@ -313,9 +309,11 @@ def _nuts(
         texts.append(f"the effective size is {size:.3g} of {count} draws: intervals are rough. Use priors")
     diverging = int(chains.diverging.sum())
     if diverging > 0.01 * count:
-        texts.append(f"{diverging} of {count} draws diverged, so tails may be missing. Narrow the bounds, or use priors")
+        texts.append(
+            f"{diverging} of {count} draws diverged, so tails may be missing. Narrow the bounds, or use priors"
+        )
     flat = chains.t.reshape(-1, chains.t.shape[2])
-    draws, weights = _values(density, flat), np.full(len(flat), 1.0 / len(flat))
+    draws, weights = density.values(flat), np.full(len(flat), 1.0 / len(flat))
     chosen = np.linspace(0, len(flat) - 1, MODELS).round().astype(int)
     return Hyperposterior(
         best,
@@ -333,11 +331,6 @@ def _nuts(
         (*texts, *find_warnings(density, draws, weights)),
         chains,
     )
-
-
-def _values(density: HyperparameterDensity, t: Float[np.ndarray, "n p"]) -> Float[np.ndarray, "n p"]:
-    """Return the hyperparameters of points in coordinates without bounds."""
-    return np.array([density.values(each) for each in t])
 
 
 def _normal_points(count: int, dimension: int) -> Float[np.ndarray, "n p"]:

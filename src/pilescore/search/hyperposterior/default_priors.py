@@ -13,7 +13,7 @@ import math
 import numpy as np
 from jaxtyping import Float
 
-from ...covariance import mean_square, operator_size
+from ...covariance import operator_size
 from ...model import Model
 from ...model.priors import LogNormal, Prior
 from ..space import SearchSpace

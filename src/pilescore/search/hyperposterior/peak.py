@@ -56,7 +56,9 @@ class Peak:
     @property
     def log_integral(self) -> float:
         """The log integral of the normal approximation: Laplace's estimate of the log evidence."""
-        return self.value + 0.5 * len(self.t) * math.log(2 * math.pi) - 0.5 * float(np.linalg.slogdet(self.precision)[1])
+        return (
+            self.value + 0.5 * len(self.t) * math.log(2 * math.pi) - 0.5 * float(np.linalg.slogdet(self.precision)[1])
+        )
 
 
 def find_peak(

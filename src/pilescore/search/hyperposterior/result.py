@@ -1,4 +1,4 @@
-"""The distribution of searched hyperparameters: weighted models, quantiles, draws, and the evidence over all of them."""
+"""The distribution of searched hyperparameters: weighted models, quantiles, draws, and the integrated evidence."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ class Hyperposterior(ModelMixture):
     """A large weighted sample of hyperparameters, which quantiles come from."""
     draw_weights: Float[np.ndarray, " n"]
     log_evidence: float
-    """The log evidence integrated over the hyperparameters and their priors; NaN with `nuts`, which does not know it."""
+    """The log evidence, averaged over the priors of the hyperparameters; NaN with `nuts`, which does not compute it."""
     log_evidence_error: float
     """The numerical error of the log evidence; NaN if it is unknown, with `laplace` and `nuts`."""
     effective_size: float
-    """How many independent draws would be as good: of the computed points with `weighted`, of all draws with `nuts`; NaN
-    with `laplace`."""
+    """How many independent draws would be as good: of the computed points with `weighted`, of all draws with `nuts`;
+    NaN with `laplace`."""
     evaluations: int
     """How many scores were computed, with and without gradient."""
     optima: Float[np.ndarray, " m"]
@@ -162,7 +162,7 @@ class Hyperposterior(ModelMixture):
         if self.chains is None:
             values = self.draws[None, self._resampled(DRAWS, 0)]
         else:
-            values = np.apply_along_axis(self.density.values, 2, self.chains.t)
+            values = self.density.values(self.chains.t)
             stats = xr.Dataset({"diverging": (("chain", "draw"), self.chains.diverging)})
         variables = {}
         for name, rows in space.groups.items():
@@ -172,7 +172,9 @@ class Hyperposterior(ModelMixture):
             variables[name] = (("chain", "draw", *axes), block)
         coordinates = {"chain": np.arange(values.shape[0]), "draw": np.arange(values.shape[1])}
         posterior = xr.Dataset(variables, coordinates, {"inference_library": "pilescore", "method": self.method})
-        groups = {"posterior": posterior} | ({} if stats is None else {"sample_stats": stats.assign_coords(coordinates)})
+        groups = {"posterior": posterior} | (
+            {} if stats is None else {"sample_stats": stats.assign_coords(coordinates)}
+        )
         if hasattr(arviz, "InferenceData"):
             return arviz.InferenceData(**groups)
         return xr.DataTree.from_dict(groups)  # from ArviZ 1.0 on
@@ -226,7 +228,7 @@ class Hyperposterior(ModelMixture):
     def _marginal(self, row: int) -> Marginal:
         """Return the density of one hyperparameter and its prior, over a few deviations in its search coordinate."""
         space = self.density.space
-        u = np.apply_along_axis(space.encode, 1, self.draws)[:, row]
+        u = space.encode(self.draws)[:, row]
         low, high = np.array(space.bounds).T
         ends = _weighted_quantiles(u, self.draw_weights, np.array([0.001, 0.999]))
         margin = 0.5 * (ends[1] - ends[0])
@@ -259,7 +261,7 @@ def find_warnings(
     """
     space = density.space
     low, high = np.array(space.bounds).T
-    position = (np.apply_along_axis(space.encode, 1, draws) - low) / (high - low)
+    position = (space.encode(draws) - low) / (high - low)
     deviations = np.sqrt(weights @ (position - weights @ position) ** 2) * math.sqrt(12.0)  # one if uniform
     texts = []
     for i, name in enumerate(space.names):

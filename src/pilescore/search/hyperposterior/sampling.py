@@ -130,5 +130,7 @@ def require_nutpie() -> Any:
             import nutpie
             import nutpie.compiled_pyfunc
     except ModuleNotFoundError as error:
-        raise InputError("method: 'nuts' needs nutpie, which is not installed: pip install 'pilescore[bayes]'") from error
+        raise InputError(
+            "method: 'nuts' needs nutpie, which is not installed: pip install 'pilescore[bayes]'"
+        ) from error
     return nutpie

@@ -116,9 +116,7 @@ def _bent(z: Float[np.ndarray, "n p"]) -> Float[np.ndarray, "n p"]:
     return np.asarray(z / np.sqrt(1.0 + (z / LEVEL) ** 2))
 
 
-def _variances(
-    z: Float[np.ndarray, "n p"], hyperparameters: tuple[float, float, float]
-) -> Float[np.ndarray, " n"]:
+def _variances(z: Float[np.ndarray, "n p"], hyperparameters: tuple[float, float, float]) -> Float[np.ndarray, " n"]:
     """Return the diagonal of the covariance."""
     _, size, terms = hyperparameters
     squares = np.sum(_bent(z) ** 2, axis=1)

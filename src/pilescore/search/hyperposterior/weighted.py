@@ -55,7 +55,7 @@ ABOVE_NATS = 0.3
 """The smooth function is not believed further above the highest log density than this."""
 
 DISAGREEMENT = 3.0
-"""The smooth function is not used if its integral differs from that by importance weights by more standard deviations."""
+"""The smooth function is not used if its integral is further from the one by importance weights, in deviations."""
 
 OWNED = 0.02
 """A point counts for a peak from this probability on that it comes from there."""
@@ -122,7 +122,7 @@ def weighted_points(
     t, values = np.empty((0, len(peaks[0].t))), np.empty(0)
     drawn: list[tuple[int, Mixture]] = []
     outlier: SplitT | None = None
-    for number, base in enumerate((*rounds, *(rounds[-1:] * MOST_EXTRA_ROUNDS))):
+    for number, base in enumerate([*rounds, *[rounds[-1]] * MOST_EXTRA_ROUNDS]):
         count = round(base * (1.0 + MORE * (len(peaks) - 1)))
         source = proposal if outlier is None else proposal.joined(outlier, OUTLIER_SHARE)
         new = source.draw(count, [seed, number])
