@@ -42,17 +42,17 @@ class SearchSpace:
     shapes: Mapping[str, tuple[int, ...]]
     ties: Ties
 
-    @property
+    @functools.cached_property
     def bounds(self) -> list[tuple[float, float]]:
         """The bounds of the coordinates."""
         return list(zip(self.encode(self.low).tolist(), self.encode(self.high).tolist(), strict=True))
 
-    def encode(self, values: Float[np.ndarray, " p"]) -> Float[np.ndarray, " p"]:
+    def encode(self, values: Float[np.ndarray, "*k p"]) -> Float[np.ndarray, "*k p"]:
         """Return the coordinates of hyperparameters."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(self.logarithmic, np.log(values), (values - self.low) / (self.high - self.low))
 
-    def decode(self, u: Float[np.ndarray, " p"]) -> Float[np.ndarray, " p"]:
+    def decode(self, u: Float[np.ndarray, "*k p"]) -> Float[np.ndarray, "*k p"]:
         """Return the hyperparameters at coordinates."""
         linear = self.low + u * (self.high - self.low)
         values = np.where(self.logarithmic, np.exp(np.where(self.logarithmic, u, 0.0)), linear)

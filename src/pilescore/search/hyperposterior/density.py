@@ -38,7 +38,7 @@ class HyperparameterDensity:
     """The prior of each searched name, besides those that the model has; None is uniform between the bounds."""
     warm_start: WarmStart | None = None
 
-    @property
+    @functools.cached_property
     def bounds(self) -> tuple[Float[np.ndarray, " p"], Float[np.ndarray, " p"]]:
         """The bounds of the coordinates `u`."""
         low, high = np.array(self.space.bounds).T
@@ -54,7 +54,7 @@ class HyperparameterDensity:
         low, high = self.bounds
         return low + (high - low) * ndtr(t)
 
-    def values(self, t: Float[np.ndarray, " p"]) -> Float[np.ndarray, " p"]:
+    def values(self, t: Float[np.ndarray, "*k p"]) -> Float[np.ndarray, "*k p"]:
         """Return the hyperparameters."""
         return self.space.decode(self.coordinates(t))
 
@@ -199,7 +199,7 @@ class HyperparameterDensity:
             ends = (self.space.low[at], self.space.high[at])
             if prior.logarithmic:
                 with np.errstate(divide="ignore", invalid="ignore"):
-                    ends = tuple(np.where(end > 0.0, np.log(end), -np.inf) for end in ends)
+                    ends = (np.where(ends[0] > 0.0, np.log(ends[0]), -np.inf), np.log(ends[1]))
             deviations = np.sqrt(np.linalg.inv(prior.precision(len(at))).diagonal())
             low, high = ((end - prior.centre(len(at))) / deviations for end in ends)
             found[name] = float(_log_probability(low, high).sum())
