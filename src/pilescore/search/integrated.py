@@ -1,0 +1,119 @@
+"""The evidence of a minimum, integrated over what was searched, for comparisons with other candidates."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import ClusterError, PilescoreError, UncertaintyWarning
+from ..inference import Pile
+from ..model import Model, find, named_paths
+from .hyperposterior import Hyperposterior, HyperparameterDensity, default_density, hyperposterior, quadratic_peak
+from .minimum import Minimum
+from .space import search_space
+
+UNKNOWN_ERROR = "Laplace's estimate of the integrated log evidence, whose error is unknown"
+
+
+@dataclasses.dataclass(frozen=True)
+class IntegratedEvidence:
+    """A log evidence without free hyperparameters, and its numerical error; both are NaN if they are unknown."""
+
+    log_evidence: float
+    error: float
+    notes: tuple[str, ...] = ()
+    """Warnings, one sentence each."""
+
+
+def own_evidence(pile: Pile, model: Model | None = None) -> IntegratedEvidence:
+    """Return the log evidence of a candidate without searched hyperparameters.
+
+    The density of the model's priors does not belong to it: its hyperparameters are taken as known.
+    """
+    known = 0.0 if model is None else model.log_prior
+    return IntegratedEvidence(pile.log_evidence - known, rounding_error(pile))
+
+
+def rounding_error(pile: Pile) -> float:
+    """Return the error of the log evidence by rounding, and by the bounds of an approximate solver."""
+    return 0.5 * pile.size * (pile.rounding + 0.5 * (pile.upper - pile.lower))
+
+
+def integrated_evidence(
+    minimum: Minimum, over: Mapping[str, Any] | None = None, hurried: str = ""
+) -> IntegratedEvidence:
+    """Return the log evidence of a minimum, integrated over what was searched with the default priors.
+
+    If it cannot be computed, Laplace's estimate from the curvature at the minimum replaces it, and a note says why.
+
+    Parameters
+    ----------
+    minimum
+        The minimum.
+    over
+        The bounds between which priors are normalised, if the search ended in narrower ones.
+    hurried
+        Why no scores may be computed; empty if they may.
+    """
+    if minimum.end is None:
+        return _unknown("the result of the search was changed")
+    density = default_density(minimum)
+    if hurried or minimum.status == "interrupted":
+        found = _by_curvature(minimum, density, hurried or "the search was interrupted")
+    else:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UncertaintyWarning)  # they are among the notes
+                found = hyperposterior_evidence(hyperposterior(minimum, progress=False))
+        except (PilescoreError, np.linalg.LinAlgError) as failure:
+            if isinstance(failure, ClusterError | OSError):  # not the candidate's fault
+                raise
+            found = _by_curvature(minimum, density, str(failure))
+    if over is None:
+        return found
+    wider = default_density(minimum, search_space(density.space.model, over, density.space.ties))
+    values = density.space.decode(minimum.end.u)
+    shift = wider.log_prior_of(values) - density.log_prior_of(values)
+    return dataclasses.replace(found, log_evidence=found.log_evidence + shift)
+
+
+def hyperposterior_evidence(hyper: Hyperposterior) -> IntegratedEvidence:
+    """Return the log evidence of a distribution of hyperparameters."""
+    minimum, notes = hyper.minimum, hyper.warnings
+    if not math.isfinite(hyper.log_evidence):  # nuts does not know it
+        estimated = _by_curvature(minimum, hyper.density, f"method={hyper.method!r} does not compute it")
+        return dataclasses.replace(estimated, notes=(*estimated.notes, *notes))
+    known = _log_prior_of_others(hyper.density)
+    if math.isnan(hyper.log_evidence_error):
+        return IntegratedEvidence(hyper.log_evidence - known, math.nan, (UNKNOWN_ERROR, *notes))
+    error = hyper.log_evidence_error + rounding_error(minimum.pile)
+    return IntegratedEvidence(hyper.log_evidence - known, error, notes)
+
+
+def _by_curvature(minimum: Minimum, density: HyperparameterDensity, reason: str) -> IntegratedEvidence:
+    """Return Laplace's estimate from the curvature at the minimum, without computing any score."""
+    if minimum.end is None or minimum.curvature is None:
+        return _unknown(reason)
+    peak = quadratic_peak(density, minimum.end.u, minimum.pile.log_evidence, minimum.curvature)
+    if not math.isfinite(peak.log_integral):
+        return _unknown(reason)
+    value = peak.log_integral - _log_prior_of_others(density)
+    return IntegratedEvidence(value, math.nan, (f"{UNKNOWN_ERROR}, because {reason}",))
+
+
+def _unknown(reason: str) -> IntegratedEvidence:
+    text = f"not ranked, because the evidence could not be integrated over the hyperparameters: {reason}"
+    return IntegratedEvidence(math.nan, math.nan, (text,))
+
+
+def _log_prior_of_others(density: HyperparameterDensity) -> float:
+    """Return the log density of the model's priors on hyperparameters that were not searched, which are known."""
+    model = density.space.model
+    paths, searched = named_paths(model), {base for base, _ in density.space.targets.values()}
+    others = {name: each for name, each in model.priors.items() if find(model, paths, name)[0] not in searched}
+    return model.replace(priors=others).log_prior
