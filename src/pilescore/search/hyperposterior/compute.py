@@ -21,7 +21,7 @@ from ..minimum import Minimum, minimize
 from ..options import RunOptions, SearchOptions
 from ..space import SearchSpace, Starts
 from .default_priors import default_priors
-from .density import HyperparameterDensity
+from .density import HyperparameterDensity, own_prior
 from .peak import Peak, find_peak
 from .result import Hyperposterior, Method, find_warnings
 from .sampling import CHAINS, DRAWS, nuts_draws, require_nutpie
@@ -156,13 +156,12 @@ def _priors(space: SearchSpace, given: Mapping[str, Any] | str | None) -> dict[s
     if isinstance(given, str):
         return dict.fromkeys(space.groups)
     found = default_priors(space)
-    own = {space.targets[name][0] if name in space.targets else name for name in space.model.priors}
     for name, prior in (given or {}).items():
         if name not in space.groups:
             near = nearest(str(name), space.groups, 0.5)
             hint = f" Did you mean {near!r}?" if near else ""
             raise InputError(f"priors: {name!r} was not searched.{hint} There are: {', '.join(space.groups)}")
-        clash = name in own or name in space.model.priors
+        clash = any(own_prior(space, row) for row in space.groups[name])
         require(not clash, f"priors[{name!r}]", prior, "no second prior: the model has one")
         if isinstance(prior, str) and prior == "flat":
             found[name] = None

@@ -17,6 +17,7 @@ from ...covariance import operator_size
 from ...model import Model
 from ...model.priors import LogNormal, Prior
 from ..space import SearchSpace
+from .density import own_prior
 
 LENGTH_FACTOR = 4.0
 """A length or period lies within this factor of its median with probability 68%."""
@@ -40,6 +41,8 @@ RATIO_FACTOR = 3.0
 def default_priors(space: SearchSpace) -> dict[str, Prior | None]:
     """Return the default prior of each searched name; None, uniform between the bounds, for roles without one.
 
+    A name that the model has a prior for, or for an element of which it has one, gets no other.
+
     Parameters
     ----------
     space
@@ -49,6 +52,9 @@ def default_priors(space: SearchSpace) -> dict[str, Prior | None]:
     extent, square = _extent(model), _mean_square(model)
     priors: dict[str, Prior | None] = {}
     for name, rows in space.groups.items():
+        if any(own_prior(space, row) for row in rows):
+            priors[name] = None
+            continue
         base, index = space.targets[space.names[rows[0]]]
         role, shape = roles[base], space.shapes[name]
         if role in ("length", "period"):

@@ -180,9 +180,7 @@ class HyperparameterDensity:
 
     def _own(self, row: int) -> Prior | None:
         """Return the prior that the model itself has for a coordinate."""
-        name = self.space.names[row]
-        priors = self.space.model.priors
-        return priors.get(name, priors.get(self.space.targets[name][0]))
+        return own_prior(self.space, row)
 
     @functools.cached_property
     def _log_mass(self) -> dict[str, float]:
@@ -204,6 +202,12 @@ class HyperparameterDensity:
             low, high = ((end - prior.centre(len(at))) / deviations for end in ends)
             found[name] = float(_log_probability(low, high).sum())
         return found
+
+
+def own_prior(space: SearchSpace, row: int) -> Prior | None:
+    """Return the prior that the model itself has for a coordinate of a search."""
+    name, priors = space.names[row], space.model.priors
+    return priors.get(name, priors.get(space.targets[name][0]))
 
 
 def _log_probability(low: Float[np.ndarray, " n"], high: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
