@@ -320,6 +320,14 @@ class MixturePosterior:
         drawn = np.concatenate(self._each(ask, chosen.tolist()))
         return rng.permutation(drawn) if len(chosen) > 1 else drawn
 
+    def each(self, question: Callable[[Posterior, WeightedModel], T]) -> list[T]:
+        """Return the answer of each model, `question(posterior, weighted_model)`, except for models left out.
+
+        The weights of the weighted models then sum to one only approximately. A warning that many models give is given
+        once.
+        """
+        return self._each(question, stacklevel=4)
+
     def __repr__(self) -> str:
         parts = self._components.parts
         weights = np.array([part.weight for part in parts])

@@ -10,19 +10,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..diagnosis import Finding, diagnose
-from ..errors import ClusterError, PilescoreError, PrecisionWarning, UnresolvedWarning
+from ..errors import ClusterError, PilescoreError, PrecisionWarning, UncertaintyWarning, UnresolvedWarning
 from ..inference import Score, at_profiled_scale, pile, systems_of
 from ..model import Model
 from ..nonlinear import Solution
 from ..search import (
+    Hyperposterior,
     Minimum,
     RunOptions,
     SearchOptions,
     derived_value,
     failed_row,
+    hyperposterior,
     minimize,
     node_grids,
     row,
@@ -30,13 +34,13 @@ from ..search import (
 )
 from ..solvers import present_tolerance
 from .description import parameter_text
-from .prediction import parameter_covariance
 from .problem import Problem
 from .summary import (
     CheckSummary,
     DerivedSummary,
     DescentSummary,
     DiagnosisSummary,
+    HyperposteriorSummary,
     KernelResult,
     KernelScore,
     SolutionSummary,
@@ -66,6 +70,15 @@ STRICT_START = 10.0
 SAME_MINIMUM_NATS = 1.0
 """Starts whose results differ by less found the same minimum."""
 
+PICTURE_DRAWS = 400
+"""The number of draws of hyperparameters that are stored for pictures."""
+
+DERIVED_DRAWS = 4000
+"""The number of draws of parameters that quantiles of derived quantities come from."""
+
+INTERVAL = (0.025, 0.5, 0.975)
+"""The probabilities of stored quantiles."""
+
 SOLVED = ("converged", "stagnated")
 """The statuses of nonlinear solutions that can be used."""
 
@@ -90,12 +103,12 @@ def search_kernel(
                     name=name,
                     row=scored,
                     values=_rescaled(problem, model),
-                    derived=_derived(problem, model, {}, None),
+                    derived=_derived(problem, model, {}, None, None),
                     score=fixed.given,
                     why=fixed.described(model),
                 )
             best = _minimum(problem, name, save, progress, client, score)
-            covariance = parameter_covariance(best, problem.inferred)
+            hyper, why_known = _hyperposterior(problem, name, best, progress)
     except PilescoreError as failure:
         if isinstance(failure, OSError | ClusterError):  # not the fault of the kernel
             raise
@@ -106,9 +119,10 @@ def search_kernel(
         row=KernelScore(**row(best, best.score)),
         values=values,
         standard_errors=dict.fromkeys(values, math.nan) | dict(best.standard_errors),
-        covariance=covariance,
+        hyperposterior=None if hyper is None else _hyperposterior_summary(hyper),
+        why_known=why_known,
         degrees_of_freedom=best.degrees_of_freedom,
-        derived=_derived(problem, best.model, best.values, best.covariance),
+        derived=_derived(problem, best.model, best.values, best.covariance, hyper),
         at_bounds=dict(best.at_bounds),
         status=best.status,
         reason=best.reason,
@@ -123,15 +137,71 @@ def search_kernel(
     )
 
 
+def _hyperposterior(
+    problem: Problem, name: str, best: Minimum, progress: bool | None
+) -> tuple[Hyperposterior | None, str]:
+    """Return the distribution of what was searched; if there is none, why."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UncertaintyWarning)  # warnings of the selection say it
+            return hyperposterior(best.within(problem.over[name]), progress=progress), ""
+    except (PilescoreError, np.linalg.LinAlgError) as failure:
+        if isinstance(failure, OSError | ClusterError):  # not the fault of the kernel
+            raise
+        return None, " ".join(str(failure).split())
+
+
+def _hyperposterior_summary(hyper: Hyperposterior) -> HyperposteriorSummary:
+    """Return what is stored of a distribution: the models that matter, draws for pictures, and intervals."""
+    parts, roles = hyper.weighted_models, hyper.minimum.model.roles
+    rows = [{name: float(value) for name, value in part.values.items()} for part in parts]
+    shown = list(hyper.names)
+    if hyper.density.score.profiled:
+        rescaled = [name for name, role in roles.items() if role in TEMPERATURE_ROLES]
+        rows = [row | {each: float(part.model.parameters[each]) for each in rescaled} for row, part in zip(rows, parts, strict=True)]
+        # Draws of temperatures are relative to η, which draws do not have.
+        shown = [name for name in shown if name not in rescaled]
+    table = hyper.table
+    draws = hyper.sample(PICTURE_DRAWS)
+    quantiles = hyper.quantiles(INTERVAL).loc[shown].to_numpy().tolist()
+    return HyperposteriorSummary(
+        names=list(rows[0]),
+        points=[list(row.values()) for row in rows],
+        weights=[part.weight for part in parts],
+        draws={name: [float(f"{value:.6g}") for value in draws[name]] for name in shown},
+        deviations={name: float(table.loc[name, "deviation"]) for name in shown},
+        quantiles=dict(zip(shown, quantiles, strict=True)),
+        effective_size=hyper.effective_size,
+        evaluations=hyper.evaluations,
+        log_evidence=hyper.log_evidence,
+        log_evidence_error=hyper.log_evidence_error,
+        warnings=list(hyper.warnings),
+    )
+
+
 def _derived(
-    problem: Problem, model: Model, values: Mapping[str, float], covariance: np.ndarray | None
+    problem: Problem,
+    model: Model,
+    values: Mapping[str, float],
+    covariance: np.ndarray | None,
+    hyper: Hyperposterior | None,
 ) -> dict[str, DerivedSummary]:
-    """Return the derived quantities of the problem, given the chosen values and their covariance."""
-    found = {name: derived_value(each, model, values, covariance) for name, each in problem.derived.items()}
-    return {
-        name: DerivedSummary(text=problem.derived[name].text, value=each.value, standard_error=each.standard_error)
-        for name, each in found.items()
-    }
+    """Return the derived quantities of the problem, given the chosen values, their covariance and distribution."""
+    draws = {} if hyper is None or not problem.derived else hyper.sample(DERIVED_DRAWS)
+    found = {}
+    for name, function in problem.derived.items():
+        derived = derived_value(function, model, values, covariance)
+        quantiles = None
+        used = {each: jnp.asarray(draws[each]) for each in function.parameters if each in draws}
+        if used:  # otherwise it follows from known numbers
+            drawn = np.asarray(jax.vmap(function)(used))
+            # Where the formula is not defined, as a logarithm of a negative draw, there is no interval.
+            low, middle, high = np.quantile(drawn, INTERVAL).tolist()
+            quantiles = (low, middle, high)
+        found[name] = DerivedSummary(
+            text=function.text, value=derived.value, standard_error=derived.standard_error, quantiles=quantiles
+        )
+    return found
 
 
 def _rescaled(problem: Problem, model: Model) -> dict[str, float]:
@@ -245,18 +315,19 @@ def diagnose_choice(problem: Problem, name: str, model: Model, score: Score) -> 
 
 def _check_summary(finding: Finding, problem: Problem) -> CheckSummary:
     """Return a check with readable names of hyperparameters."""
-
-    def readable(text: str) -> str:
-        return re.sub(r"\w+(?:\.\w+)+(?:\[\d+\])?", lambda match: parameter_text(match[0], problem), text)
-
     stored = dataclasses.replace(
         finding,
         value=finding.value if math.isfinite(finding.value) else math.nan,
-        meaning=readable(finding.meaning),
-        advice=readable(finding.advice),
+        meaning=_readable(finding.meaning, problem),
+        advice=_readable(finding.advice, problem),
         details={key: value for key, value in finding.details.items() if key == "outliers"},
     )
     return CheckSummary.model_validate(stored, from_attributes=True)
+
+
+def _readable(text: str, problem: Problem) -> str:
+    """Return a text with readable names of hyperparameters."""
+    return re.sub(r"\w+(?:\.\w+)+(?:\[\d+\])?", lambda match: parameter_text(match[0], problem), text)
 
 
 def solution_summary(solved: Solution, score: Score) -> SolutionSummary:
@@ -294,10 +365,14 @@ def selection_warnings(
             why = "the score has no clear minimum"
             if left is not None and left <= 0:
                 why = f"n − p = {left:.3g}: too few data".replace("= -", "= −")
-            yield (
-                f"{name} has no standard error: {why}; the standard deviations of predictions do not include its "
-                "uncertainty"
-            )
+            yield f"{name} has no standard error: {why}"
+    if result.why_known:
+        yield f"the standard deviations of predictions take all chosen numbers as known: {result.why_known}"
+    elif result.hyperposterior is not None:
+        told = [name for name in problem.inferred if name in result.at_bounds]  # above
+        for text in result.hyperposterior.warnings:
+            if not any(re.search(rf"\bbound of {re.escape(name)},", text) for name in told):
+                yield _readable(text, problem)
     size = result.row.size or 0
     # Descents that coarse nodes have ended did not reach a minimum to compare.
     hindered = any(descent.status == "hindered" for descent in result.descents)

@@ -1,4 +1,4 @@
-"""Predictions with the uncertainty of inferred parameters, and the arrays and tables of the report."""
+"""Predictions with the uncertainty of hyperparameters, and the arrays and tables of the report."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -15,20 +16,35 @@ from jaxtyping import Array, Float
 
 from ..equations import Nonlinear, Operator
 from ..errors import InputError, PrecisionWarning
-from ..inference import Posterior, left_out_residuals, left_out_variances, posterior
-from ..model import Model
+from ..inference import (
+    MixturePosterior,
+    ModelMixture,
+    Posterior,
+    WarmStart,
+    WeightedModel,
+    left_out_residuals,
+    left_out_variances,
+    posterior,
+)
+from ..model import Model, follow, operator_paths
 from ..nonlinear import Solution, linearise_in_jets, solve_nonlinear
-from ..search import Minimum, with_nodes
+from ..search import with_nodes
 from ..solvers import solve, with_tolerances
 from .description import block_text
 from .problem import Problem
-from .summary import BlockSummary, KernelResult, ParameterCovariance
+from .summary import BlockSummary, HyperposteriorSummary, KernelResult
 
 FIGURE_POINTS = {1: 201, 2: 61}
 """Points on each axis of the figures, which show one or two coordinates."""
 
+MAX_FIGURE_VALUES = 10_000
+"""The largest number of values over two coordinates, for all operators together: about eighty models predict each."""
+
 MAX_FIGURE_OPERATORS = 6
 """The largest number of operators in the figures."""
+
+IMPRECISE_WEIGHT = 0.5
+"""The weight of models, on average over operators, above which a warning about rounding counts."""
 
 NONLINEAR_STARTS = 4
 """The number of starts for nonlinear equations, if the first does not lead to a solution."""
@@ -41,11 +57,11 @@ def chosen_model(problem: Problem, chosen: KernelResult) -> Model:
 
 
 class Predictor:
-    """Predicts with the chosen model of a problem, conditioned on its observations.
+    """Predicts with the weighted models of a problem, conditioned on its observations.
 
-    The variance of a prediction is the posterior variance plus, to first order, the contribution of inferred
-    parameters: `Σ_k ((m(θ + v_k) − m(θ − v_k))/2)²`, where `Σ_k v_k v_kᵀ` is their covariance and `m` the mean.
-    A nonlinear model is linearised at its most likely solution.
+    Means and variances are those of the mixture, `Σ_i w_i p(f | y, θ_i)`: they contain the uncertainty of the chosen
+    hyperparameters and inferred parameters. Without their distribution the chosen model predicts. A nonlinear model is
+    linearised at its most likely solution. Everything else, such as residuals, belongs to the chosen model.
     """
 
     def __init__(
@@ -56,25 +72,55 @@ class Predictor:
         self.problem = problem
         self.model = chosen_model(problem, chosen)
         self.values = dict(chosen.values)
-        self.over = problem.over[chosen.name]
-        self.covariance = chosen.covariance
         self.solution, self.posterior = _condition(self.model)
+        self.mixture: MixturePosterior | None = None
+        if chosen.hyperposterior is not None:
+            self.mixture = posterior(_StoredModels(self.model, chosen.hyperposterior, _warm_start(self.solution)))
 
-    def table(self, points: Float[np.ndarray, "n d"], texts: Sequence[str]) -> pd.DataFrame:
-        """Return a table of the coordinates, and the mean and standard deviation of each operator."""
+    def condition(self) -> None:
+        """Condition all weighted models; raise a `PilescoreError` if models that matter cannot be solved."""
+        if self.mixture is not None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", PrecisionWarning)  # already given for the chosen model
+                self.mixture.each(lambda conditioned, part: None)
+
+    def table(self, points: Float[np.ndarray, "n d"], texts: Sequence[str], known: bool = False) -> pd.DataFrame:
+        """Return a table of the coordinates, and the mean and standard deviation of each operator.
+
+        Parameters
+        ----------
+        points, texts
+            Points, and operators as text.
+        known
+            Whether to take the chosen hyperparameters as known, and the chosen model alone.
+        """
+        operators = [self.problem.operator(text) for text in texts]
+        totals = [_Moments() for _ in texts]
+        imprecise: dict[str, float] = {}
+
+        def add(conditioned: Posterior, weight: float, values: Mapping[str, Any]) -> None:
+            for text, operator, total in zip(texts, operators, totals, strict=True):
+                mean, linear = _linearised(conditioned, points, _with_values(operator, values))
+                if not np.isfinite(mean).all():
+                    bad = points[np.flatnonzero(~np.isfinite(mean))[0]]
+                    raise InputError(f"{text!r} cannot be predicted: it is NaN or infinite at the point {bad}")
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always", PrecisionWarning)
+                    total.add(weight, mean, conditioned.variance(points, linear))
+                for warning in caught:
+                    imprecise[str(warning.message)] = imprecise.get(str(warning.message), 0.0) + weight
+
+        if known or self.mixture is None:
+            add(self.posterior, 1.0, self.values)
+        else:
+            self.condition()
+            self.mixture.each(lambda conditioned, part: add(conditioned, part.weight, part.values))
+        # Variances of less than half of the models that rounding has made zero hardly change those of the mixture.
+        if sum(imprecise.values()) > IMPRECISE_WEIGHT * len(texts):
+            warnings.warn(max(imprecise, key=imprecise.__getitem__), PrecisionWarning, stacklevel=3)
         columns: dict[str, Any] = {name: points[:, axis] for axis, name in enumerate(self.problem.box.names)}
-        for text in texts:
-            operator = self.problem.operator(text, self.values)
-            columns[text], linear = _linearised(self.posterior, points, operator)
-            if not np.isfinite(columns[text]).all():
-                bad = points[np.flatnonzero(~np.isfinite(columns[text]))[0]]
-                raise InputError(f"{text!r} cannot be predicted: it is NaN or infinite at the point {bad}")
-            variance = self.posterior.variance(points, linear)
-            # A central difference is exact to second order. Shortened steps are scaled back to one standard deviation.
-            for reach, *ends in self._perturbed:
-                above, below = (_linearised(at, points, self.problem.operator(text, values))[0] for values, at in ends)
-                variance = variance + ((above - below) / (2 * reach)) ** 2
-            columns[f"{text}_std"] = np.sqrt(variance)
+        for text, total in zip(texts, totals, strict=True):
+            columns |= {text: total.mean, f"{text}_std": total.std}
         return pd.DataFrame(columns)
 
     @functools.cached_property
@@ -82,42 +128,74 @@ class Predictor:
         """The variance of each measurement as predicted from all other observations."""
         return left_out_variances(self.posterior.system)
 
+
+class _StoredModels(ModelMixture):
+    """The weighted models of a selection."""
+
+    def __init__(self, chosen: Model, stored: HyperposteriorSummary, near: WarmStart | None) -> None:
+        self.chosen, self.stored, self.near = chosen, stored, near
+
     @functools.cached_property
-    def _perturbed(self) -> list[tuple[float, Any, Any]]:
-        """For each principal direction of the covariance: the step as a fraction, and the posteriors at both ends."""
-        if self.covariance is None:
-            return []
-        names = self.covariance.names
-        variances, directions = np.linalg.eigh(np.array(self.covariance.matrix))
-        centre = np.array([self.values[name] for name in names])
-        low, high = np.array([self.over[name] for name in names]).T
-        ends = []
-        for variance, direction in zip(variances, directions.T, strict=True):
-            step = np.sqrt(max(variance, 0.0)) * direction  # rounding can make the smallest variance negative
-            room = np.minimum(high - centre, centre - low)[step != 0] / np.abs(step[step != 0])
-            reach = min(1.0, 0.9 * float(room.min(initial=np.inf)))  # parameters stay within their bounds
-            shifted = [(centre + sign * reach * step).tolist() for sign in (1, -1)]
-            both = [self.values | dict(zip(names, parameters, strict=True)) for parameters in shifted]
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", PrecisionWarning)  # already given for the posterior in the middle
-                above, below = ((values, _condition(self.model.replace(values), self.solution)[1]) for values in both)
-            ends.append((reach, above, below))
-        return ends
+    def weighted_models(self) -> Sequence[WeightedModel]:
+        """The models: the chosen one, with its nodes and tolerances, at other hyperparameters."""
+        rows = [dict(zip(self.stored.names, point, strict=True)) for point in self.stored.points]
+        weighted = zip(self.stored.weights, rows, strict=True)
+        return [WeightedModel(weight, self.chosen.replace(row), row, self.near) for weight, row in weighted]
 
 
-def _condition(model: Model, near: Solution | None = None) -> tuple[Solution | None, Posterior]:
-    """Return the solution of a nonlinear model, started near a similar one, and the posterior."""
+class _Moments:
+    """The mean and the standard deviation of a mixture, from means and variances that are added one by one."""
+
+    def __init__(self) -> None:
+        self.mean: Any = 0.0
+        self.weight, self._within, self._between = 0.0, 0.0, 0.0
+
+    def add(self, weight: float, mean: Float[np.ndarray, " n"], variance: Float[np.ndarray, " n"]) -> None:
+        """Add a component."""
+        self.weight += weight
+        # The variance of the means is updated, not computed as a difference of squares, which would cancel.
+        away = mean - self.mean
+        self.mean = self.mean + (weight / self.weight) * away
+        self._between = self._between + weight * away * (mean - self.mean)
+        self._within = self._within + weight * variance
+
+    @property
+    def std(self) -> Float[np.ndarray, " n"]:
+        """The standard deviation: the mean of the variances plus the variance of the means, under the root."""
+        return np.asarray(np.sqrt((self._within + self._between) / self.weight))
+
+
+def _warm_start(solution: Solution | None) -> WarmStart | None:
+    """Return the solution of the chosen model as a start for models near it."""
+    if solution is None or not solution.converged:
+        return None
+    return WarmStart(solution=solution.expansion.values, solved=True)
+
+
+def _condition(model: Model) -> tuple[Solution | None, Posterior]:
+    """Return the solution of a nonlinear model, and the posterior."""
     if not model.is_nonlinear:
         return None, posterior(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrecisionWarning)  # `posterior` gives it again
-        solved = solve_nonlinear(model, starts=1 if near is None else [near])
+        solved = solve_nonlinear(model, starts=1)
         if not solved.converged:
             solved = solve_nonlinear(model, starts=NONLINEAR_STARTS)
     # Not `posterior`, which refuses a model whose equations do not hold: the selection has a warning that says so.
     system = solve(solved.model)
     system.warn_if_imprecise(stacklevel=3)
     return solved, Posterior(system)
+
+
+def _with_values(operator: Operator | Nonlinear, values: Mapping[str, Any]) -> Operator | Nonlinear:
+    """Return an operator with these values of its parameters."""
+    paths = [(name, path) for name, found in operator_paths(operator).items() for path in found]
+    if not paths:
+        return operator
+    # Values are leaves: the compiled code is the same for all models.
+    new = [jnp.asarray(values[name], dtype=float) for name, _ in paths]
+    changed: Operator | Nonlinear = eqx.tree_at(lambda root: [follow(root, path) for _, path in paths], operator, new)
+    return changed
 
 
 def _linearised(
@@ -147,19 +225,6 @@ class _TabulatedOperator(Operator):
         return jnp.asarray(np.stack([self.by_point[np.asarray(point).tobytes()] for point in points], axis=1))
 
 
-def parameter_covariance(best: Minimum, inferred: Sequence[str]) -> ParameterCovariance | None:
-    """Return the covariance of inferred parameters at a minimum; None if they have none.
-
-    Parameters without a standard error, such as those at a bound, are left out.
-    """
-    names = [name for name in inferred if np.isfinite(best.standard_errors[name])]
-    if best.covariance is None or not names:
-        return None
-    # The block of the covariance marginalises the hyperparameters; they are not taken as known.
-    rows = [list(best.values).index(name) for name in names]
-    return ParameterCovariance(names=names, matrix=best.covariance[np.ix_(rows, rows)].tolist())
-
-
 def _residuals(predictor: Predictor) -> np.ndarray:
     """Return `ỹ − ηQα = Sα`, the residuals of the posterior mean, in the order of the model's blocks."""
     system = predictor.posterior.system
@@ -171,26 +236,32 @@ def _residuals(predictor: Predictor) -> np.ndarray:
 def figure_arrays(predictor: Predictor) -> tuple[xr.Dataset, dict[str, float]]:
     """Return the arrays behind the figures, and the fixed coordinates of the figures.
 
-    The arrays are operators along one or two coordinates, and each measurement beside its predictions.
+    The arrays are operators along one or two coordinates, with the uncertainty of hyperparameters, and of the chosen
+    model alone (`mean_known`, `std_known`); and each measurement beside its predictions.
     """
     problem, model, system = predictor.problem, predictor.model, predictor.posterior.system
     box = problem.box
     texts = list(dict.fromkeys([problem.unknown, *problem.operators]))[:MAX_FIGURE_OPERATORS]
     count = min(box.dimension, 2)
-    axes = [np.linspace(box.lower[i], box.upper[i], FIGURE_POINTS[count]) for i in range(count)]
+    size = min(FIGURE_POINTS[count], int((MAX_FIGURE_VALUES / len(texts)) ** (1 / count)))
+    axes = [np.linspace(box.lower[i], box.upper[i], size) for i in range(count)]
     fixed = _slice_point(predictor)[count:]
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, count)
-    table = predictor.table(np.column_stack([grid, np.tile(fixed, (len(grid), 1))]), texts)
+    points = np.column_stack([grid, np.tile(fixed, (len(grid), 1))])
     dims, shape = ("first", "second")[:count], [len(axis) for axis in axes]
+    curves = {}
+    for suffix in ("", "_known"):
+        table = predictor.table(points, texts, known=bool(suffix))
+        for what, columns in (("mean", texts), ("std", [f"{text}_std" for text in texts])):
+            curves[what + suffix] = ("operator", *dims), table[columns].to_numpy().T.reshape(-1, *shape)
     readings = np.concatenate([np.empty(0), *(block.values for block in model.data)])
     # The point of a functional is the mean of its nodes.
-    points = [np.tile(b.points.mean(axis=0), (b.size, 1)) if b.is_functional else b.points for b in model.data]
+    where = [np.tile(b.points.mean(axis=0), (b.size, 1)) if b.is_functional else b.points for b in model.data]
     results = xr.Dataset(
         {
-            "mean": (("operator", *dims), table[texts].to_numpy().T.reshape(-1, *shape)),
-            "std": (("operator", *dims), table[[f"{text}_std" for text in texts]].to_numpy().T.reshape(-1, *shape)),
+            **curves,
             "reading": ("row", readings),
-            "reading_point": (("row", "coordinate"), np.concatenate([np.empty((0, box.dimension)), *points])),
+            "reading_point": (("row", "coordinate"), np.concatenate([np.empty((0, box.dimension)), *where])),
             "reading_block": ("row", np.repeat(np.arange(len(model.data)), [block.size for block in model.data])),
             "fitted": ("row", readings - _residuals(predictor)[: len(readings)]),
             "left_out": ("row", readings - left_out_residuals(system, predictor.left_out_variances)),

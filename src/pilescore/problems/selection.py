@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from ..diagnosis import Diagnosis
 from ..errors import InputError, OutsideDomainWarning, PilescoreError, as_points, require
-from ..inference import Posterior, system_losses
+from ..inference import MixturePosterior, Posterior, system_losses
 from ..model import Model, find, named_paths
 from ..nonlinear import Solution
 from ..parallel import checked_client
@@ -99,6 +99,17 @@ class Selection:
         return {name: Derived(each.value, each.standard_error) for name, each in stored.items()}
 
     @property
+    def intervals(self) -> pd.DataFrame:
+        """The 2.5%, 50% and 97.5% quantiles of what was searched and of derived quantities, one row for each name.
+
+        They average over all searched numbers together. The table is empty if their distribution is not known.
+        """
+        chosen = self.summary.chosen
+        rows: dict[str, Any] = {} if chosen.hyperposterior is None else dict(chosen.hyperposterior.quantiles)
+        rows |= {name: each.quantiles for name, each in chosen.derived.items() if each.quantiles is not None}
+        return pd.DataFrame.from_dict(rows, orient="index", columns=["2.5%", "50%", "97.5%"], dtype=float)
+
+    @property
     def roles(self) -> dict[str, str]:
         """What kind of quantity each chosen number is, as in `Model.roles`."""
         model = self.problem.models[self.kernel]
@@ -117,12 +128,14 @@ class Selection:
         return self._predictor.model
 
     @property
-    def posterior(self) -> Posterior:
-        """The posterior of the chosen model; inferred parameters are taken as known.
+    def posterior(self) -> MixturePosterior | Posterior:
+        """The posterior averaged over the distribution of what was searched: a mixture of weighted models.
 
-        Nonlinear equations are linearised at their most likely solution.
+        It contains the uncertainty of hyperparameters and inferred parameters. `ps.posterior(selection.model)` takes
+        them as known; so does this posterior if nothing was searched, or if their distribution is not known. Nonlinear
+        equations are linearised at their most likely solution.
         """
-        return self._predictor.posterior
+        return self._predictor.mixture or self._predictor.posterior
 
     @property
     def solution(self) -> Solution | None:
@@ -147,10 +160,9 @@ class Selection:
         Returns
         -------
         pandas.DataFrame
-            The coordinates, then for each operator `A` the columns `A` and `A_std`. The standard deviation includes the
-            posterior variance and, to first order, the uncertainty of inferred parameters; chosen hyperparameters are
-            taken as known. A nonlinear operator such as `u**2` is evaluated at the mean, with a standard deviation to
-            first order.
+            The coordinates, then for each operator `A` the columns `A` and `A_std`. Both average over
+            the distribution of the chosen hyperparameters and inferred parameters, so the standard deviation contains
+            their uncertainty. A nonlinear operator such as `u**2` is linearised around the mean of each weighted model.
         """
         box = self.problem.box
         at = self.problem.points if points is None else as_points(points, "points")
@@ -364,6 +376,11 @@ def _choose(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         predictor = Predictor(problem, best)
+        try:
+            predictor.condition()
+        except PilescoreError as failure:
+            best = kernels[0] = best.model_copy(update={"hyperposterior": None, "why_known": str(failure)})
+            predictor = Predictor(problem, best)
         predictions = predictor.table(problem.points, problem.operators)
         results, fixed = figure_arrays(predictor)
         score = dataclasses.replace(problem.score, given=best.score)

@@ -28,6 +28,8 @@ class KernelScore(Stored):
     rank: OptionalCount = None
     pile: Number
     difference: Number = math.nan
+    log_evidence: Number
+    error: Number
     nats: Number = math.nan
     penalised: Number = math.nan
     fit: Number
@@ -48,11 +50,28 @@ class DescentSummary(Stored):
     reason: str
 
 
-class ParameterCovariance(Stored):
-    """The covariance matrix of inferred parameters."""
+class HyperposteriorSummary(Stored):
+    """The distribution of hyperparameters and inferred parameters, as in `ps.search.Hyperposterior`."""
 
     names: list[str]
-    matrix: list[list[float]]
+    """The numbers in which the weighted models differ. With a profiled score these include the temperatures, which it
+    rescales."""
+    points: list[list[float]]
+    """These numbers for each weighted model, heaviest first."""
+    weights: list[float]
+    """The weights of the models, with the sum one."""
+    draws: dict[str, list[float]]
+    """Equally weighted draws by name, for pictures."""
+    deviations: dict[str, float]
+    """Standard deviations by name."""
+    quantiles: dict[str, tuple[float, float, float]]
+    """The quantiles with probabilities 2.5%, 50% and 97.5% by name."""
+    effective_size: Number
+    evaluations: int
+    log_evidence: Number
+    """The log evidence, averaged over the priors."""
+    log_evidence_error: Number
+    warnings: list[str]
 
 
 class DerivedSummary(Stored):
@@ -61,6 +80,8 @@ class DerivedSummary(Stored):
     text: str
     """Its formula."""
     value: Number
+    quantiles: tuple[Number, Number, Number] | None = None
+    """Its quantiles with probabilities 2.5%, 50% and 97.5%; None without a distribution of the parameters."""
     standard_error: Number
 
 
@@ -71,7 +92,10 @@ class KernelResult(Stored):
     row: KernelScore
     values: dict[str, float] = {}
     standard_errors: dict[str, Number] = {}
-    covariance: ParameterCovariance | None = None
+    hyperposterior: HyperposteriorSummary | None = None
+    """None if nothing was searched, or if it could not be computed."""
+    why_known: str = ""
+    """Why predictions take the chosen numbers as known although they were searched, in words."""
     degrees_of_freedom: float | None = None
     """`n − p` of the standard errors of inferred parameters; None if the noise of the data is given."""
     derived: dict[str, DerivedSummary] = {}
