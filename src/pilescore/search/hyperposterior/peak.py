@@ -157,12 +157,19 @@ def _transformed(
 def _by_differences(
     density: HyperparameterDensity, t: Float[np.ndarray, " p"], slope: Float[np.ndarray, " p"]
 ) -> Float[np.ndarray, "p p"]:
-    """Return minus the second derivatives by forward differences of slopes."""
-    matrix = np.empty((len(t), len(t)))
+    """Return minus the second derivatives by differences of slopes on the side that can be scored.
+
+    Where neither can, the curvature is that of a uniform density between bounds.
+    """
+    matrix = np.eye(len(t))
     for i in range(len(t)):
-        step = np.zeros(len(t))
-        step[i] = DIFFERENCE
-        matrix[i] = (slope - density.value_and_slope(t + step)[1]) / DIFFERENCE
+        for side in (1.0, -1.0):
+            step = np.zeros(len(t))
+            step[i] = side * DIFFERENCE
+            value, there = density.value_and_slope(t + step)
+            if math.isfinite(value):
+                matrix[i] = (slope - there) / step[i]
+                break
     return 0.5 * (matrix + matrix.T)
 
 
