@@ -132,7 +132,7 @@ def select(file: Path, out: Path, resume: bool, overwrite: bool, cluster: str | 
     DIR then contains
       report.html       one page with everything, with interactive figures; works offline
       predictions.csv   means and standard deviations at the points of the problem file
-      summary.json      all chosen values, with standard errors
+      summary.json      all chosen values, with standard errors and 95% intervals
       results.nc        the arrays behind the figures
       pilescore-problem/   a copy of the problem and its data, so DIR is complete
     After Ctrl-C or a crash, resume with --resume.
@@ -198,7 +198,7 @@ def _write_report(selection: Selection) -> None:
 
 def _print_selection(selection: Selection) -> None:
     from .problems import parameter_text, score_text
-    from .reports import chosen_text, ordered, with_error
+    from .reports import chosen_text, interval_text, ordered, with_error
     from .search import degrees_text
 
     summary, what = selection.summary, score_text(selection.problem)
@@ -209,12 +209,19 @@ def _print_selection(selection: Selection) -> None:
     if len(summary.kernels) > 1 and summary.why_kernels:
         click.echo(f"  {summary.why_kernels}")
     click.echo("")
+
+    def interval(name: str) -> str:
+        text = interval_text(name, selection)
+        return f" (95%: {text})" if text else ""
+
     for name in ordered(selection):
         side = summary.chosen.at_bounds.get(name)
         note = f"  at its {side} bound" if side else ""
-        click.echo(f"  {parameter_text(name, selection.problem)} = {chosen_text(name, selection)}{note}")
+        shown = f"{chosen_text(name, selection)}{interval(name)}"
+        click.echo(f"  {parameter_text(name, selection.problem)} = {shown}{note}")
     for name, quantity in summary.chosen.derived.items():
-        click.echo(f"  {name} = {quantity.text} = {with_error(quantity.value, quantity.standard_error)}")
+        shown = f"{with_error(quantity.value, quantity.standard_error)}{interval(name)}"
+        click.echo(f"  {name} = {quantity.text} = {shown}")
     if summary.chosen.degrees_of_freedom is not None:
         click.echo(f"  {degrees_text(summary.chosen.degrees_of_freedom)}")
     solution = summary.solution

@@ -4,6 +4,7 @@ from .description import describe_problem, parameter_text, score_text
 from .loading import load_problem, read_points
 from .problem import Problem
 from .selection import PREDICTIONS, Selection, load_selection, select
+from .summary import HyperposteriorSummary as HyperposteriorSummary
 from .summary import SelectionSummary
 
 __all__ = [

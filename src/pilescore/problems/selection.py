@@ -401,13 +401,18 @@ def _choose(
         kernels=kernels,
         why_kernels=problem.why_kernels,
         files=[PREDICTIONS, *(f"{COPY}/{name}" for name in (problem.path.name, *problem.files))],
-        figures=["solution", *(["readings"] if predictor.model.data else [])],
+        figures=["solution", *(["readings"] if predictor.model.data else []), *(["pairs"] if _has_pairs(best) else [])],
         solution=solution,
         losses=dataclasses.asdict(system_losses(predictor.posterior.system, predictor.left_out_variances)),
         blocks=block_summaries(predictor),
         slice=fixed,
     )
     return results, summary, predictions
+
+
+def _has_pairs(chosen: KernelResult) -> bool:
+    """Return whether the report shows at least two numbers together."""
+    return chosen.hyperposterior is not None and len(chosen.hyperposterior.draws) > 1
 
 
 def _remedy(problem: Problem) -> str:

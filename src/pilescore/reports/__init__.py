@@ -3,7 +3,7 @@
 from ..diagnosis import digits
 from .contents import Curve, Figure, Lines, Mark, Picture, Report, Section, TextTable
 from .page import write_report
-from .selection import chosen_text, ordered, selection_report, with_error
+from .selection import chosen_text, interval_text, ordered, selection_report, with_error
 
 __all__ = [
     "Curve",
@@ -16,6 +16,7 @@ __all__ = [
     "TextTable",
     "chosen_text",
     "digits",
+    "interval_text",
     "ordered",
     "selection_report",
     "with_error",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +11,24 @@ from typing import Any
 import numpy as np
 
 from ..diagnosis import Finding, digits
-from ..problems import Selection, parameter_text, score_text
+from ..problems import HyperposteriorSummary, Selection, parameter_text, score_text
 from ..search import degrees_text
 from .contents import Curve, Figure, Lines, Mark, Panel, Picture, Report, Section, TextTable
 
 SIGNED_ROLES = ("coefficient", "angle", "shear", "number")
 """The roles of hyperparameters that can be negative."""
+
+MOST_PAIRED, FILLED_UP = 4, 3
+"""The largest number of names in the pictures of pairs, and up to how many hyperparameters are added to a parameter."""
+
+LOG_RATIO = 5.0
+"""Positive draws whose ends have a larger ratio are shown on a logarithmic axis."""
+
+COUNTED_STD = 0.01
+"""Standard deviations below this fraction of the largest one are left out of ratios: they are as good as zero."""
+
+HARDLY_LARGER = 1.05
+"""Below this largest ratio the text is about percents."""
 
 
 def selection_report(selection: Selection) -> Report:
@@ -53,6 +67,23 @@ def chosen_text(name: str, selection: Selection) -> str:
     return with_error(value, error, selection.roles[name] not in SIGNED_ROLES)
 
 
+def interval_text(name: str, selection: Selection) -> str:
+    """Return the 95% interval of a chosen number or a derived quantity; an empty text if it has none."""
+    intervals = selection.intervals
+    return between(*intervals.loc[name, ["2.5%", "97.5%"]]) if name in intervals.index else ""
+
+
+def between(low: float, high: float) -> str:
+    """Return an interval with enough digits to tell its ends apart."""
+    width, size = high - low, max(abs(low), abs(high))
+    if not 0 < width < 0.02 * size:  # NaN too
+        return f"{digits(low)} to {digits(high)}"
+    power = 10.0 ** math.floor(math.log10(size)) if size >= 1e5 or size < 1e-3 else 1.0
+    places = max(0, 1 - math.floor(math.log10(width / power)))
+    shown = f"{low / power:.{places}f} to {high / power:.{places}f}".replace("-", "−")
+    return shown if power == 1.0 else f"({shown})·{digits(power).partition('·')[2]}"
+
+
 def with_error(value: float, error: float | None, positive: bool = False) -> str:
     """Return a number with its standard error, rounded to two digits of the error."""
     if error is None or not np.isfinite(error) or error <= 0:
@@ -85,10 +116,14 @@ def _verdicts(selection: Selection, readings: int) -> tuple[tuple[str, str], ...
     for name in selection.problem.inferred[:3]:
         known = np.isfinite(errors[name])
         note = "inferred, ± its standard error" if known else "inferred; it has no standard error"
+        interval = interval_text(name, selection)
+        note += f"; 95%: {interval}" if interval else ""
         verdicts.append((with_error(selection.values[name], errors[name]), f"{name}, {note}"))
     for name, quantity in [*selection.summary.chosen.derived.items()][:3]:
         known = np.isfinite(quantity.standard_error)
         note = "± its standard error" if known else "it has no standard error"
+        interval = interval_text(name, selection)
+        note += f"; 95%: {interval}" if interval else ""
         verdicts.append((with_error(quantity.value, quantity.standard_error), f"{name} = {quantity.text}; {note}"))
     score = f"{score_text(selection.problem)} per observation (lower is better)"
     verdicts.append((digits(selection.summary.pile), score))
@@ -104,16 +139,38 @@ def _verdicts(selection: Selection, readings: int) -> tuple[tuple[str, str], ...
 def _solution(selection: Selection) -> Section:
     problem, results = selection.problem, selection.results
     panels: list[Panel] = []
-    for text, mean, std in zip(results["operator"].values.tolist(), results["mean"], results["std"], strict=True):
-        if mean.ndim == 1:
-            panels.append(_along(selection, text, mean.values, std.values))
+    uncertain = selection.summary.chosen.hyperposterior is not None
+    for i, text in enumerate(results["operator"].values.tolist()):
+        if results["mean"].ndim == 2:
+            panels.append(_along(selection, text, i, uncertain))
         else:
-            panels += _over(selection, text, mean.values.T, std.values.T)
+            panels += _over(selection, text, results["mean"][i].values.T, results["std"][i].values.T)
     caption = "Means and standard deviations."
     if results["mean"].ndim == 2:
         caption = f"Means with bands of two standard deviations, and the readings of {problem.unknown}."
-    predicted = f"predictions.csv holds {', '.join(problem.operators)} at {len(problem.points)} points."
-    return Section("The solution", (predicted,), (Figure("solution", "The solution", caption, tuple(panels)),))
+        caption += " The inner band takes the chosen numbers as known." if uncertain else ""
+    texts = [f"predictions.csv holds {', '.join(problem.operators)} at {len(problem.points)} points."]
+    if uncertain:
+        texts.append(_uncertainty(selection))
+    return Section("The solution", tuple(texts), (Figure("solution", "The solution", caption, tuple(panels)),))
+
+
+def _uncertainty(selection: Selection) -> str:
+    """Return what the standard deviations contain, and how much larger this makes them."""
+    results, unknown = selection.results, selection.problem.unknown
+    std, known = (results[name].sel(operator=unknown).values.ravel() for name in ("std", "std_known"))
+    what = "Standard deviations contain the uncertainty of everything that was chosen"
+    counted = (known > 0) & (std > COUNTED_STD * std.max())
+    if not counted.any():
+        return f"{what}."
+    ratio = std[counted] / known[counted]
+    median, largest = float(np.median(ratio)), float(ratio.max())
+    if largest < HARDLY_LARGER:
+        return f"{what}, which makes those of {unknown} at most {100 * max(largest - 1, 0):.0f}% larger."
+    return (
+        f"{what}. Those of {unknown} in the figure are {digits(median)} times as large as with the chosen numbers "
+        f"taken as known (median; the largest ratio is {digits(largest)})."
+    )
 
 
 def _nonlinear(selection: Selection, size: int) -> Section:
@@ -122,8 +179,8 @@ def _nonlinear(selection: Selection, size: int) -> Section:
     assert solution is not None
     first = (
         f"The equations are nonlinear. Gauss–Newton found their most likely solution: {solution.status} after "
-        f"{_many(solution.iterations, 'linearisation')} ({solution.reason}). Scores and standard deviations are those "
-        "of the model linearised there."
+        f"{_many(solution.iterations, 'linearisation')} ({solution.reason}). Scores are those of the model "
+        "linearised there, and standard deviations those of linearised models too."
     )
     if np.isfinite(solution.second_order):
         second = (
@@ -135,11 +192,15 @@ def _nonlinear(selection: Selection, size: int) -> Section:
     return Section("The nonlinear equations", (first, second))
 
 
-def _along(selection: Selection, text: str, mean: np.ndarray, std: np.ndarray) -> Lines:
+def _along(selection: Selection, text: str, row: int, uncertain: bool) -> Lines:
     """Return an operator along one coordinate; the unknown itself is shown with its readings."""
     results, name = selection.results, selection.problem.box.names[0]
-    x = results["first"].values
+    x, mean, std = results["first"].values, results["mean"][row].values, results["std"][row].values
     curves = [Curve(f"{text}, ± two standard deviations", x, mean, mean - 2 * std, mean + 2 * std, 0)]
+    if uncertain:
+        mean, std = results["mean_known"][row].values, results["std_known"][row].values
+        label = "the same with the chosen numbers taken as known"
+        curves.append(Curve(label, x, mean, mean - 2 * std, mean + 2 * std, 0, "dashed"))
     direct = [i for i, block in enumerate(selection.model.data) if str(block.operator) == "Id"]
     shown = np.isin(results["reading_block"].values, direct)
     if text == selection.problem.unknown and shown.any():
@@ -236,8 +297,11 @@ def _readings(selection: Selection) -> Section:
 
 def _chosen(selection: Selection) -> Section:
     result = selection.summary.chosen
-    quantities = [(name, q.text, with_error(q.value, q.standard_error)) for name, q in result.derived.items()]
-    header = ("quantity", "formula", "value")
+    quantities = [
+        (name, q.text, with_error(q.value, q.standard_error), interval_text(name, selection))
+        for name, q in result.derived.items()
+    ]
+    header = ("quantity", "formula", "value", "95% interval")
     derived = (TextTable("Derived quantities.", header, tuple(quantities)),) if quantities else ()
     rows = []
     for name in ordered(selection):
@@ -247,6 +311,7 @@ def _chosen(selection: Selection) -> Section:
             (
                 parameter_text(name, selection.problem),
                 chosen_text(name, selection),
+                interval_text(name, selection),
                 "in closed form" if bounds is None else f"{digits(bounds[0])} to {digits(bounds[1])}",
                 f"at its {side} bound" if side else "",
             )
@@ -258,10 +323,69 @@ def _chosen(selection: Selection) -> Section:
         f"Found by {_many(len(result.descents), 'descent')} on the exact gradient, with {result.evaluations} "
         "evaluations. Standard errors come from the curvature of the score; a number at a bound has none."
     )
+    intervals = () if result.hyperposterior is None else (_intervals(result.hyperposterior),)
     left = result.degrees_of_freedom
     freedom = () if left is None else (_freedom(left),)
-    chosen = TextTable("Chosen values.", ("number", "chosen", "bounds", ""), tuple(rows))
-    return Section("What was chosen", (text, *freedom), (), (chosen, *derived))
+    chosen = TextTable("Chosen values.", ("number", "chosen", "95% interval", "bounds", ""), tuple(rows))
+    figures = _pairs(selection)
+    return Section("What was chosen", (text, *freedom, *intervals), figures, (chosen, *derived))
+
+
+def _intervals(hyper: HyperposteriorSummary) -> str:
+    """Return a paragraph about the distribution that intervals come from."""
+    return (
+        f"Intervals and predictions average over all chosen numbers together: {len(hyper.weights)} weighted models with "
+        f"an effective size of {digits(hyper.effective_size)}, from {hyper.evaluations} more scores. They contain weak "
+        "priors of hyperparameters, so a number that the observations do not determine can be chosen outside its "
+        "interval."
+    )
+
+
+def _pairs(selection: Selection) -> tuple[Figure, ...]:
+    """Return pictures of pairs of inferred parameters; the most uncertain hyperparameters are added to a single one."""
+    hyper = selection.summary.chosen.hyperposterior
+    if hyper is None or len(hyper.draws) < 2:
+        return ()
+    names = [name for name in selection.problem.inferred if name in hyper.draws][:MOST_PAIRED]
+    if len(names) < 2:
+        others = sorted((name for name in hyper.draws if name not in names), key=lambda each: -_spread(each, selection))
+        names += others[: FILLED_UP - len(names)]
+    panels = tuple(_pair(first, second, selection) for first, second in itertools.combinations(names, 2))
+    caption = (
+        "Draws from the distribution of the numbers given all observations: each point is a set of numbers that "
+        "explains them. Elongated clouds are pairs of which the observations determine a combination better than each "
+        "number."
+    )
+    return (
+        Figure("pairs", "How well the numbers are determined together", caption, panels, 3 if len(panels) > 2 else 2),
+    )
+
+
+def _pair(first: str, second: str, selection: Selection) -> Lines:
+    """Return a picture of the draws of two numbers."""
+    hyper = selection.summary.chosen.hyperposterior
+    assert hyper is not None
+    x, y = np.array(hyper.draws[first]), np.array(hyper.draws[second])
+    labels = [parameter_text(name, selection.problem) for name in (first, second)]
+    log = [
+        _positive(name, selection) and each.max() > LOG_RATIO * each.min() for name, each in ((first, x), (second, y))
+    ]
+    cloud = Curve("draws", x, y, colour=5, style="dots")
+    mark = Mark("chosen", selection.values[first], selection.values[second])
+    return Lines(f"{labels[1]} against {labels[0]}", labels[0], labels[1], (cloud,), (mark,), *log)
+
+
+def _positive(name: str, selection: Selection) -> bool:
+    """Return whether all draws of a number are positive."""
+    hyper = selection.summary.chosen.hyperposterior
+    assert hyper is not None
+    return min(hyper.draws[name]) > 0
+
+
+def _spread(name: str, selection: Selection) -> float:
+    """Return the width of the 95% interval, relative to the number."""
+    low, _, high = selection.intervals.loc[name]
+    return math.log(high / low) if low > 0 else 2.0 * (high - low) / (abs(low) + abs(high))
 
 
 def _freedom(left: float) -> str:
