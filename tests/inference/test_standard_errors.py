@@ -114,8 +114,8 @@ def test_the_right_equation_is_found(truth: str) -> None:
         if name in found.best.values:
             assert abs(found.best.values[name] - exact) < 2.5 * found.best.standard_errors[name]
     wrong = "diffusion" if truth != "diffusion" else "advection"
-    assert found.table["penalised"][wrong] > 10
-    assert found.table["penalised"].iloc[1] > 1
+    assert found.table["nats"][wrong] > 10
+    assert found.table["nats"].iloc[1] > 1
 
 
 def test_data_given_physics_is_the_difference_of_two_evidences() -> None:

@@ -38,18 +38,44 @@ def test_compare_ranks_by_evidence():
     scores = {name: ps.pile(model) for name, model in models.items()} | {"pile": ps.pile(models["0.4"])}
     best = ps.minimize(GOOD, {"kernel.bandwidth": (0.1, 2.0)})
     table = ps.compare({**models, "pile": scores["pile"], "best": best})
-    nats = {name: score.free_energy - best.pile.free_energy for name, score in scores.items()} | {"best": 0.0}
+    logs = {name: score.log_evidence for name, score in scores.items()} | {"best": ps.hyperposterior(best).log_evidence}
+    nats = {name: logs["best"] - each for name, each in logs.items()}
     assert list(table.index) == sorted(nats, key=nats.get) == ["best", "0.4", "pile", "0.2", "0.8"]
     assert table["rank"].tolist() == [1, 2, 3, 4, 5]
     assert table["nats"].to_dict() == pytest.approx(nats, abs=1e-9)
-    assert table["difference"].to_numpy() * 32 / 2 == pytest.approx(table["nats"].to_numpy(), abs=1e-9)
-    assert (table["nats"] - table["penalised"]).tolist() == pytest.approx([0.0] + [0.5 * np.log(32)] * 4)
+    assert table["log_evidence"].to_dict() == pytest.approx(logs, abs=1e-9)
+    total = sum(np.exp(-each) for each in nats.values())
+    assert table["probability"].to_dict() == pytest.approx({name: np.exp(-each) / total for name, each in nats.items()})
+    behind = {name: (score.free_energy - best.pile.free_energy) / 16 for name, score in scores.items()} | {"best": 0.0}
+    assert table["difference"].to_dict() == pytest.approx(behind, abs=1e-9)
     for column, part in (("pile", "value"), ("fit", "fit"), ("complexity", "complexity"), ("size", "size")):
         assert table[column]["0.2"] == pytest.approx(getattr(scores["0.2"], part), rel=1e-12)
     profiled = ps.minimize(GOOD, {"gamma": (1e-4, 1.0)}, score="profiled", search=ps.SearchOptions(curvature=False))
     near = ps.compare({"best": best, "near": best.model, "profiled": profiled})["fitted"]
     assert near.to_dict() == {"near": 0, "best": 1, "profiled": 2}
     assert near.index.tolist().index("near") < near.index.tolist().index("best")  # as good, and nothing was fitted
+
+
+def test_hyperposteriors_are_candidates():
+    best = ps.minimize(GOOD, {"kernel.bandwidth": (0.1, 2.0)})
+    hyper = ps.hyperposterior(best)
+    table = ps.compare({"minimum": best, "hyperposterior": hyper})
+    columns = [column for column in table if column not in ("rank", "warnings")]
+    np.testing.assert_array_equal(table.loc["minimum", columns], table.loc["hyperposterior", columns])
+    assert table["probability"].tolist() == [0.5, 0.5]
+    held_out = ps.observe(ps.identity, bump(X[:5] + 0.03), at=X[:5] + 0.03)
+    forecast = ps.compare({"minimum": best, "hyperposterior": hyper}, held_out=held_out)["log_density"]
+    mixture = ps.posterior(hyper)
+    error, variance = held_out.values - mixture.mean(held_out.points), mixture.variance(held_out.points) + 0.005 / 2
+    expected = float(np.mean(-0.5 * (np.log(2 * np.pi * variance) + error**2 / variance)))
+    assert forecast["hyperposterior"] == pytest.approx(expected, rel=1e-12)
+    assert forecast["minimum"] != forecast["hyperposterior"]
+
+
+def test_incomparable_candidates_have_no_probability():
+    table = ps.compare({"good": GOOD, "shifted": poisson(GOOD.kernel, shift=0.1), "short": poisson(ps.RBF(0.3))})
+    assert np.isnan(table["probability"]["shifted"])
+    assert table["probability"].sum() == pytest.approx(1.0)
 
 
 def test_compare_warns_beside_each_number():
@@ -138,8 +164,8 @@ def test_search_kernels():
     value = {name: each.pile.value for name, each in found.minima.items()}
     names = {"RBF", "Matern(2.5)", "Matern(3.5)", "RationalQuadratic", "AnisotropicRBF", "FullCovarianceRBF"}
     assert value.keys() == {*names, "Periodic × RBF", "RBF (2)"}
-    charged = {n: 16 * v + 0.5 * np.log(32) * len(found.minima[n].values) for n, v in value.items()}
-    assert list(found.table.index) == [*sorted(charged, key=charged.get), "Matern(1.5)"]
+    integrated = {name: -ps.hyperposterior(each, progress=False).log_evidence for name, each in found.minima.items()}
+    assert list(found.table.index) == [*sorted(integrated, key=integrated.get), "Matern(1.5)"]
     assert "derivatives of order 2" in found.table["warnings"]["Matern(1.5)"]
     assert float(found.best) == found.table["pile"].iloc[0] == value[found.best_name]
     assert value["RBF"] + 1e-6 > value["FullCovarianceRBF"] == pytest.approx(value["AnisotropicRBF"], abs=1e-4)

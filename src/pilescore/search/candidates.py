@@ -12,17 +12,21 @@ import numpy as np
 from jaxtyping import Float
 
 from ..errors import InputError, PilescoreError
-from ..inference import DataFreePile, Pile, Posterior, Score, at_profiled_scale, systems_of
+from ..inference import DataFreePile, MixturePosterior, Pile, Posterior, Score, at_profiled_scale, posterior, systems_of
 from ..model import TEMPERATURES, Model, Observation
 from ..networks import NetworkPile
 from ..nonlinear import Solution
 from ..solvers import IMPRECISE, solve
+from .hyperposterior import Hyperposterior
+from .integrated import IntegratedEvidence, hyperposterior_evidence, integrated_evidence, own_evidence
 from .minimum import Minimum
 
-Candidate: TypeAlias = Model | Minimum | Solution | Pile | DataFreePile | NetworkPile | Posterior
+Candidate: TypeAlias = Model | Minimum | Hyperposterior | Solution | Pile | DataFreePile | NetworkPile | Posterior
 
 USUAL_FIT = (0.5, 2.0)
 """A fit outside gets a warning: residuals are much smaller or larger than the noise of the model."""
+
+EVIDENCE_COLUMNS = ("pile", "log_evidence", "error", "fit", "complexity", "size", "fitted", "warnings")
 
 NETWORK_COLUMNS = ("fit", "prior", "complexity", "misfit", "training_loss", "parameters", "size", "eta", "sigma2")
 
@@ -31,7 +35,7 @@ NETWORK_COLUMNS = ("fit", "prior", "complexity", "misfit", "training_loss", "par
 class HeldOutPredictor:
     """A candidate as a predictor of held-out values."""
 
-    source: Posterior | NetworkPile
+    source: Posterior | MixturePosterior | NetworkPile
     """Predicts means and covariances of `A f`."""
     model: Model | None
     """The model that was fitted, if it is known."""
@@ -111,7 +115,8 @@ class ModelCandidate(ScoredByEvidence, Predicting):
         """Return the score of the model, or the row of a failure."""
         try:
             systems = systems_of(self.model, score)
-            return _evidence_row(systems.pile(score), [systems.caution])
+            found = systems.pile(score)
+            return _evidence_row(found, own_evidence(found, self.model), [systems.caution])
         except PilescoreError as failure:
             given = score.given_blocks(self.model)
             scored = (block.size for i, block in enumerate(self.model.blocks) if i not in given)
@@ -131,6 +136,8 @@ class MinimumCandidate(ScoredByEvidence, Predicting):
     """A result of `minimize`."""
 
     minimum: Minimum
+    hurried: str = ""
+    """Why no more scores may be computed for it; empty if they may."""
 
     @property
     def model(self) -> Model:
@@ -138,18 +145,23 @@ class MinimumCandidate(ScoredByEvidence, Predicting):
         return self.minimum.model
 
     def row(self, score: Score) -> dict[str, Any]:
-        """Return the score of the minimum, and how many hyperparameters were fitted."""
+        """Return the evidence of the minimum, integrated over the hyperparameters that were fitted."""
+        return self.row_with(integrated_evidence(self.minimum, self.hurried))
+
+    def row_with(self, evidence: IntegratedEvidence) -> dict[str, Any]:
+        """Return the row with this evidence."""
         fitted = len(self.minimum.values) + self.minimum.score.profiled
-        return _evidence_row(self.minimum.pile, self._warnings, fitted)
+        return _evidence_row(self.minimum.pile, evidence, [*self.warnings, *evidence.notes], fitted)
 
     def predictor(self, profiled: bool) -> HeldOutPredictor:
         """Return the posterior at the minimum."""
         solution = self.minimum.solution
         model = self.minimum.model if solution is None else solution.model
-        return posterior_predictor(Posterior(solve(model)), self._warnings)
+        return posterior_predictor(Posterior(solve(model)), self.warnings)
 
     @property
-    def _warnings(self) -> list[str]:
+    def warnings(self) -> list[str]:
+        """Warnings about the search."""
         found = self.minimum
         notes = [] if found.converged else [f"{found.status}: {found.reason}"]
         notes += [f"{name} is at its {side} bound" for name, side in found.at_bounds.items()]
@@ -158,6 +170,29 @@ class MinimumCandidate(ScoredByEvidence, Predicting):
         if found.solution is not None and not found.solution.converged:
             notes.append(f"{found.solution.status}: {found.solution.reason}")
         return notes
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HyperposteriorCandidate(ScoredByEvidence, Predicting):
+    """A result of `hyperposterior`."""
+
+    hyperposterior: Hyperposterior
+
+    @property
+    def model(self) -> Model:
+        """The model at the minimum."""
+        return self.hyperposterior.minimum.model
+
+    def row(self, score: Score) -> dict[str, Any]:
+        """Return the evidence, integrated over the hyperparameters."""
+        evidence = hyperposterior_evidence(self.hyperposterior)
+        return MinimumCandidate(self.hyperposterior.minimum).row_with(evidence)
+
+    def predictor(self, profiled: bool) -> HeldOutPredictor:
+        """Return the posterior averaged over the hyperparameters, with the noise of the minimum."""
+        at_minimum = MinimumCandidate(self.hyperposterior.minimum).predictor(profiled)
+        notes = (*at_minimum.notes, *self.hyperposterior.warnings)
+        return dataclasses.replace(at_minimum, source=posterior(self.hyperposterior), notes=notes)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -173,7 +208,8 @@ class SolutionCandidate(ScoredByEvidence, Predicting):
 
     def row(self, score: Score) -> dict[str, Any]:
         """Return the score of the linearised model at its own scale."""
-        return _evidence_row(systems_of(self.solution.model, score).pile(Score()), self._warnings)
+        found = systems_of(self.solution.model, score).pile(Score())
+        return _evidence_row(found, own_evidence(found, self.solution.model), self._warnings)
 
     def predictor(self, profiled: bool) -> HeldOutPredictor:
         """Return the posterior of the linearised model."""
@@ -193,7 +229,7 @@ class PileCandidate(ScoredByEvidence):
 
     def row(self, score: Score) -> dict[str, Any]:
         """Return the score."""
-        return _evidence_row(self.pile, [])
+        return _evidence_row(self.pile, own_evidence(self.pile), [])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -216,7 +252,6 @@ class DataFreeCandidate(Scored):
             "size": pile.size,
             "fitted": 0,
             "warnings": "; ".join(filter(None, [pile.determinant.reason, missing])),
-            "energy": 0.5 * pile.value,
         }
 
     def incomparable(self, other: Any, name: str, row: Mapping[str, Any], other_row: Mapping[str, Any]) -> str:
@@ -292,6 +327,7 @@ class PosteriorCandidate(Predicting):
 KINDS: dict[type, Callable[[Any], Scored | Predicting]] = {
     Model: ModelCandidate,
     Minimum: MinimumCandidate,
+    Hyperposterior: HyperposteriorCandidate,
     Solution: SolutionCandidate,
     Pile: PileCandidate,
     DataFreePile: DataFreeCandidate,
@@ -305,9 +341,19 @@ def as_candidate(value: Any) -> Scored | Predicting | None:
     return next((adapter(value) for kind, adapter in KINDS.items() if isinstance(value, kind)), None)
 
 
-def row(value: Model | Minimum | Solution | Pile, score: Score) -> dict[str, Any]:
-    """Return the row of a candidate in the table of `compare`."""
-    candidate = as_candidate(value)
+def row(value: Model | Minimum | Hyperposterior, score: Score, hurried: str = "") -> dict[str, Any]:
+    """Return the row of a candidate in the table of `compare`.
+
+    Parameters
+    ----------
+    value
+        The candidate.
+    score
+        How models are scored.
+    hurried
+        Why the evidence of minima is not integrated but estimated from their curvature; empty if it is.
+    """
+    candidate = MinimumCandidate(value, hurried) if isinstance(value, Minimum) else as_candidate(value)
     assert isinstance(candidate, Scored)
     return candidate.row(score)
 
@@ -327,7 +373,7 @@ def common_score(score: Score, models: Iterable[Model]) -> Score:
 
 def failed_row(text: str, size: float | int = math.nan) -> dict[str, Any]:
     """Return the row of a candidate that could not be scored."""
-    empty = dict.fromkeys(("pile", "fit", "complexity", "size", "fitted", "warnings", "energy"), math.nan)
+    empty = dict.fromkeys(EVIDENCE_COLUMNS, math.nan)
     return empty | {"size": size, "warnings": f"failed: {text}"}
 
 
@@ -351,7 +397,7 @@ def posterior_predictor(posterior: Posterior, notes: Sequence[str]) -> HeldOutPr
     return HeldOutPredictor(posterior, model, noise, tuple(filter(None, [*notes, imprecise])))
 
 
-def _evidence_row(pile: Pile, notes: Sequence[str], fitted: int = 0) -> dict[str, Any]:
+def _evidence_row(pile: Pile, evidence: IntegratedEvidence, notes: Sequence[str], fitted: int = 0) -> dict[str, Any]:
     warnings = [note for note in notes if note]
     if pile.is_imprecise:
         warnings.append(f"rounding leaves it uncertain by {pile.rounding:.1e}")
@@ -360,12 +406,13 @@ def _evidence_row(pile: Pile, notes: Sequence[str], fitted: int = 0) -> dict[str
         warnings.append(f"fit {pile.fit:.2g}: residuals are {size} than the noise of the model")
     return {
         "pile": pile.value,
+        "log_evidence": evidence.log_evidence,
+        "error": evidence.error,
         "fit": pile.fit,
         "complexity": pile.complexity,
         "size": pile.size,
         "fitted": fitted,
         "warnings": "; ".join(warnings),
-        "energy": pile.free_energy,
     }
 
 

@@ -66,7 +66,7 @@ class Choice:
         return str(self.table.index[0])
 
     def __repr__(self) -> str:
-        shown = self.table[["rank", "pile", "nats", "penalised", "warnings"]]
+        shown = self.table[["rank", "pile", "log_evidence", "nats", "probability", "warnings"]]
         return f"Choice(best={self.best_name!r}\n{shown.to_string(float_format=lambda x: f'{x:.4g}', max_colwidth=60)})"
 
 
@@ -81,9 +81,10 @@ def choose(
     search: SearchOptions = SearchOptions(),  # noqa: B008  (frozen)
     run: RunOptions = RunOptions(),  # noqa: B008
 ) -> Choice:
-    """Minimise PILE for each of several candidates, and rank them.
+    """Minimise PILE for each of several candidates, and rank them by their evidence.
 
-    Candidates are models by name; or one model with other kernels; or one model with other equations.
+    Candidates are models by name; or one model with other kernels; or one model with other equations. The evidence is
+    integrated over what was searched, as in `compare`.
 
     Parameters
     ----------
@@ -171,7 +172,13 @@ def choose(
     failed |= {name: "interrupted" for name in candidates if name not in minima and name not in failed}
     if not minima:
         raise PilescoreError("no candidate could be scored. " + _listed(failed))
-    rows = {name: row(minimum, scoring) for name, minimum in minima.items()}
+    interrupted = any(minimum.status == "interrupted" for minimum in minima.values())
+    hurried = "the search was interrupted" if interrupted or len(minima) + len(failed) < len(candidates) else ""
+    rows = {}
+    with progress_bar(len(minima), "integrating the evidence", run.progress) as bar:
+        for name, minimum in minima.items():
+            rows[name] = row(minimum, scoring, hurried)
+            bar.update(1)
     rows |= {name: failed_row(text) for name, text in failed.items()}
     return Choice(ranked(minima, rows), minima, failed)
 

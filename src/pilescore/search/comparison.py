@@ -14,7 +14,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from ..errors import InputError, PilescoreError, PrecisionWarning, listed, require
-from ..inference import Posterior, Score, as_score
+from ..inference import MixturePosterior, Posterior, Score, as_score
 from ..model import Observation, check_names, labels
 from ..networks import NetworkPile
 from .candidates import Candidate, HeldOutPredictor, ModelCandidate, Predicting, Scored, as_candidate, common_score
@@ -37,8 +37,9 @@ def compare(
     ----------
     candidates
         Candidates by name: models, which are scored here (nonlinear ones are solved first), or results of `pile`,
-        `minimize` or `solve_nonlinear`; or only results of `data_free_pile`; or only results of `network_pile`. With
-        `held_out`: any mixture of models and results of `minimize`, `solve_nonlinear`, `posterior` and `network_pile`.
+        `minimize`, `hyperposterior` or `solve_nonlinear`; or only results of `data_free_pile`; or only results of
+        `network_pile`. With `held_out`: any mixture of models and results of `minimize`, `hyperposterior`,
+        `solve_nonlinear`, `posterior` and `network_pile`.
     held_out
         Observations that no candidate was fitted to, made by `observe` or `impose`. Candidates are ranked by the log
         density that they predict for them. A block without its own noise (`noise`, `gamma` or `rho`) gets the noise
@@ -50,11 +51,15 @@ def compare(
     -------
     pandas.DataFrame
         One row for each name. `rank`, missing if there is no score; `pile` and its `difference` from the best, per
-        observation; `nats`, the log evidence that the best has more (3 is clear, 5 is strong); `penalised`, the same
-        after `½ log n` nats for each of the `fitted` hyperparameters of a `Minimum`; `fit`, `complexity`, `size`;
-        `warnings`. Candidates are ranked by `penalised`, so `nats` is negative for a candidate that is slightly better
-        than the best with more hyperparameters. Networks have `pile`, `difference`, `nats`, `form`, the terms,
-        `misfit`, `training_loss`, `parameters`, `size`.
+        observation; `log_evidence`, by which candidates are ranked, and its numerical `error`; `nats`, by how much
+        it is below that of the best (3 is clear, 5 is strong); `probability` of each candidate, if all were equally
+        probable before; `fit`, `complexity`, `size`, the number of `fitted` hyperparameters; `warnings`. Networks have
+        `pile`, `difference`, `nats`, `form`, the terms, `misfit`, `training_loss`, `parameters`, `size`.
+
+        The log evidence of a `Minimum` is integrated over what was searched, with the priors of `hyperposterior`: a
+        model with more hyperparameters fits better, but has to share its probability among more of their values. This
+        takes about as long as thirty scores with gradient, unless the candidate is a `Hyperposterior`. The
+        hyperparameters of other candidates are taken as known.
 
         Data-free scores have `value` instead of `pile`, `normalised`, `error` and `status`. They are ranked by `value`
         if kernels are of one family and differ in angles, ratios and shears only, at equal temperatures. Otherwise
@@ -93,7 +98,8 @@ def compare(
     scored: dict[str, Scored] = {}
     for name, value in candidates.items():
         candidate = as_candidate(value)
-        expected = "a model, or a result of pile, minimize, solve_nonlinear, data_free_pile or network_pile"
+        expected = "a model, or a result of pile, minimize, hyperposterior, solve_nonlinear, data_free_pile or "
+        expected += "network_pile"
         expected += " (a posterior needs held_out=…)" if candidate is not None else ""
         require(isinstance(candidate, Scored), f"candidates[{name!r}]", value, expected)
         assert isinstance(candidate, Scored)
@@ -124,18 +130,24 @@ def ranked(candidates: Mapping[str, Candidate], rows: dict[str, dict[str, Any]])
 def _ranked(scored: Mapping[str, Scored], rows: dict[str, dict[str, Any]]) -> pd.DataFrame:
     reasons = _incomparable(scored, rows)
     table = _with_warnings(rows, reasons)
-    # Schwarz's criterion: a model that contains another one is never worse at its optimum.
-    penalised = table["energy"] + 0.5 * table["fitted"] * np.log(table["size"].astype(float))
-    table = table.assign(penalised_energy=penalised)
-    key = "value" if "value" in table else "pile"
-    normalised = key == "value" and any(reasons.values()) and bool(table["normalised"].notna().all())
-    order = "normalised" if normalised else "penalised_energy"
-    table = table.sort_values(order, kind="stable", na_position="last")
-    table.insert(0, "rank", table[order].rank(method="first").astype("Int64"))
+    if "value" in table:
+        normalised = any(reasons.values()) and bool(table["normalised"].notna().all())
+        return _in_order(table, "value", table["normalised" if normalised else "value"], 0.5 * table["value"])
+    table = _in_order(table, "pile", -table["log_evidence"], -table["log_evidence"])
+    known = table["nats"].where([not reasons.get(name) for name in table.index])
+    odds = np.exp(-(known - known.min()))
+    table.insert(table.columns.get_loc("nats") + 1, "probability", odds / odds.sum())
+    return table
+
+
+def _in_order(table: pd.DataFrame, key: str, order: pd.Series, energy: pd.Series) -> pd.DataFrame:
+    """Return the table in an order, with ranks, differences of a column, and nats behind the first."""
+    table = table.assign(order=order, nats=energy).sort_values("order", kind="stable", na_position="last")
+    nats = table.pop("nats")
+    table.insert(0, "rank", table.pop("order").rank(method="first").astype("Int64"))
     table.insert(2, "difference", table[key] - table[key].iloc[0])
-    table.insert(3, "nats", table["energy"] - table["energy"].iloc[0])
-    table.insert(4, "penalised", table["penalised_energy"] - table["penalised_energy"].iloc[0])
-    return table.drop(columns=["energy", "penalised_energy"]).astype({"size": "Int64", "fitted": "Int64"})
+    table.insert(table.columns.get_loc("error") + 1 if key == "pile" else 3, "nats", nats - nats.iloc[0])
+    return table.astype({"size": "Int64", "fitted": "Int64"})
 
 
 def _network_table(scored: Mapping[str, Scored], rows: dict[str, dict[str, Any]]) -> pd.DataFrame:
@@ -194,7 +206,8 @@ def _held_out_table(candidates: Mapping[str, Any], held_out: Sequence[Observatio
 def _as_predicting(name: str, value: Any, held_out: Sequence[Observation]) -> Predicting:
     """Return a candidate that can predict at points of this dimension; raise an `InputError` for others."""
     candidate = as_candidate(value)
-    expected = "a model, or a result of minimize, solve_nonlinear, posterior or network_pile, all of which predict"
+    expected = "a model, or a result of minimize, hyperposterior, solve_nonlinear, posterior or network_pile, all of "
+    expected += "which predict"
     require(isinstance(candidate, Predicting), f"candidates[{name!r}]", value, expected)
     assert isinstance(candidate, Predicting)
     model = candidate.model
@@ -273,7 +286,7 @@ def predict(predictor: HeldOutPredictor, blocks: Sequence[Observation]) -> Forec
     return Forecast(errors, total, tuple(notes))
 
 
-def _moments(source: Posterior | NetworkPile, block: Observation) -> tuple[np.ndarray, np.ndarray]:
+def _moments(source: Posterior | MixturePosterior | NetworkPile, block: Observation) -> tuple[np.ndarray, np.ndarray]:
     """Return the means and variances of a block's values without noise."""
     operator = block.linear_operator
     assert operator is not None  # checked by as_held_out

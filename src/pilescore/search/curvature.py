@@ -73,6 +73,16 @@ class Curvature:
     covariance: Float[np.ndarray, "q q"]
     """The inverse Hessian with the same provisions: its diagonal holds the squares of `standard_errors`."""
 
+    def stretched(self, factors: Mapping[str, float]) -> Curvature:
+        """Return the curvature in coordinates with other units, which are larger by these factors."""
+        by_row = np.array([factors[name] for name in self.names])
+        both = np.outer(by_row, by_row)
+        errors = {name: error / factors[name] for name, error in self.standard_errors.items()}
+        flat = [{name: part / factors[name] for name, part in direction.items()} for direction in self.flat]
+        lengths = [math.hypot(*direction.values()) for direction in flat]
+        units = [{name: part / n for name, part in each.items()} for each, n in zip(flat, lengths, strict=True)]
+        return Curvature(self.names, self.hessian * both, errors, tuple(units), self.covariance / both)
+
 
 def find_curvature(
     objective: Objective,

@@ -5,17 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from ..errors import ClusterError, PilescoreError, UncertaintyWarning
 from ..inference import Pile
 from ..model import Model, find, named_paths
-from .hyperposterior import Hyperposterior, HyperparameterDensity, default_density, hyperposterior, quadratic_peak
+from .hyperposterior import HyperparameterDensity, Hyperposterior, default_density, hyperposterior, quadratic_peak
 from .minimum import Minimum
-from .space import search_space
 
 UNKNOWN_ERROR = "Laplace's estimate of the integrated log evidence, whose error is unknown"
 
@@ -44,9 +41,7 @@ def rounding_error(pile: Pile) -> float:
     return 0.5 * pile.size * (pile.rounding + 0.5 * (pile.upper - pile.lower))
 
 
-def integrated_evidence(
-    minimum: Minimum, over: Mapping[str, Any] | None = None, hurried: str = ""
-) -> IntegratedEvidence:
+def integrated_evidence(minimum: Minimum, hurried: str = "") -> IntegratedEvidence:
     """Return the log evidence of a minimum, integrated over what was searched with the default priors.
 
     If it cannot be computed, Laplace's estimate from the curvature at the minimum replaces it, and a note says why.
@@ -55,8 +50,6 @@ def integrated_evidence(
     ----------
     minimum
         The minimum.
-    over
-        The bounds between which priors are normalised, if the search ended in narrower ones.
     hurried
         Why no scores may be computed; empty if they may.
     """
@@ -64,22 +57,15 @@ def integrated_evidence(
         return _unknown("the result of the search was changed")
     density = default_density(minimum)
     if hurried or minimum.status == "interrupted":
-        found = _by_curvature(minimum, density, hurried or "the search was interrupted")
-    else:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UncertaintyWarning)  # they are among the notes
-                found = hyperposterior_evidence(hyperposterior(minimum, progress=False))
-        except (PilescoreError, np.linalg.LinAlgError) as failure:
-            if isinstance(failure, ClusterError | OSError):  # not the candidate's fault
-                raise
-            found = _by_curvature(minimum, density, str(failure))
-    if over is None:
-        return found
-    wider = default_density(minimum, search_space(density.space.model, over, density.space.ties))
-    values = density.space.decode(minimum.end.u)
-    shift = wider.log_prior_of(values) - density.log_prior_of(values)
-    return dataclasses.replace(found, log_evidence=found.log_evidence + shift)
+        return _by_curvature(minimum, density, hurried or "the search was interrupted")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UncertaintyWarning)  # they are among the notes
+            return hyperposterior_evidence(hyperposterior(minimum, progress=False))
+    except (PilescoreError, np.linalg.LinAlgError) as failure:
+        if isinstance(failure, ClusterError | OSError):  # not the candidate's fault
+            raise
+        return _by_curvature(minimum, density, str(failure))
 
 
 def hyperposterior_evidence(hyper: Hyperposterior) -> IntegratedEvidence:

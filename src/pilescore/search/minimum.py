@@ -133,6 +133,30 @@ class Minimum:
         """
         return derived_value(function, self.model, self.values, self.covariance, self.ties)
 
+    def within(self, over: Mapping[str, Any]) -> Minimum:
+        """Return the same minimum of a search between wider bounds, which uniform priors then extend to.
+
+        Parameters
+        ----------
+        over
+            Bounds of the same hyperparameters, as in `minimize`.
+        """
+        end = self.end
+        if end is None:
+            raise InputError("within: expected a result of ps.minimize with its search; this one was changed since")
+        space, narrow = search_space(end.space.model, over, self.ties), end.space
+        require(space.names == narrow.names, "over", ", ".join(space.names), f"bounds of {', '.join(narrow.names)}")
+        values = narrow.decode(end.u)
+        inside = bool(np.all((space.low <= values) & (values <= space.high)))
+        require(inside, "over", space.by_name(values), "bounds that contain the minimum")
+        curvature = None
+        if self.curvature is not None:
+            stretch = space.slope(values) / narrow.slope(values)
+            curvature = self.curvature.stretched(dict(zip(space.names, stretch.tolist(), strict=True)))
+        return dataclasses.replace(
+            self, curvature=curvature, end=SearchEnd(space, space.encode(values), end.warm_start)
+        )
+
     @property
     def solution(self) -> Solution | None:
         """The solution of a nonlinear model, with the model linearised there; None for a linear model."""

@@ -77,7 +77,7 @@ def main() -> None:
             if name in best.values
         ]
         print(f"true equation: {truth}\nchosen: {choice.best_name}, {', '.join(coefficients)}")
-        print(choice.table[["rank", "pile", "nats", "penalised"]].round(3).to_string(), "\n")
+        print(choice.table[["rank", "pile", "nats", "probability"]].round(3).to_string(), "\n")
 
 
 if __name__ == "__main__":

@@ -29,12 +29,18 @@ class Known(HyperparameterDensity):
 
     energy: Callable | None = None
 
+    def value(self, t):
+        return self.value_and_slope(t)[0]
+
     def value_and_slope(self, t):
         energy, slopes = self.energy(self.coordinates(t))
         if not math.isfinite(energy):
             return -math.inf, np.zeros_like(t)
         prior, by_t = self.log_prior(t)
         return prior - energy, by_t - slopes * self.stretch(t)
+
+    def value(self, t):
+        return self.value_and_slope(t)[0]
 
 
 def known(energy, dimension=1):
@@ -72,6 +78,30 @@ def test_the_peak_of_a_narrow_density(start, ratio):
     # From afar the curvature is that of updates on the way.
     ratios = scipy.linalg.eigh(peak.precision, hessian, eigvals_only=True)
     assert 1 / ratio < ratios.min() <= ratios.max() < ratio
+
+
+@pytest.mark.parametrize("away", [[0.0, 0.0, 0.0], [1.0, -1.0, 1.0]])
+def test_the_peak_is_found_by_values_if_slopes_have_no_digits(away):
+    """Precisions from 1e2 to 1e6 with strong correlations; slopes are random numbers, as under tight equations."""
+    mean, root = np.array([0.3, -0.2, 0.1]), np.array([[9.0, 0, 0], [-250.0, 30.0, 0], [900.0, 5.0, 80.0]])
+    exact = known(normal(mean, root @ root.T), 3)
+    rng = np.random.default_rng(0)
+
+    class Noisy(Known):
+        def value_and_slope(self, t):
+            return exact.value(t), 1e5 * rng.standard_normal(3)
+
+        def value(self, t):
+            return exact.value(t)
+
+    noisy = Noisy(exact.space, exact.score, exact.priors)
+    peak, right = find_peak(noisy, mean + np.linalg.solve(root.T, away)), find_peak(exact, mean)
+    away = peak.t - right.t
+    assert abs(peak.value - right.value) < 0.2
+    assert away @ right.precision @ away < 0.4
+    ratios = scipy.linalg.eigh(peak.precision, right.precision, eigvals_only=True)
+    assert 0.4 < ratios.min() <= ratios.max() < 2.5
+    assert peak.evaluations < 100
 
 
 def test_the_integral_of_a_narrow_density_is_known():

@@ -43,6 +43,9 @@ MOST_RIVALS = 3
 APART = 1.5
 """Two peaks, or two ends of descents, nearer than this are the same, in standard deviations of the first."""
 
+BETWEEN_NATS = 0.5
+"""Two peaks are one if the log density half-way between them is not lower by this than at the lower one."""
+
 LEAST_SIZE = 10.0
 """The least effective size that is trusted."""
 
@@ -133,6 +136,12 @@ def hyperposterior(
     if result.warnings:
         warnings.warn("; ".join(result.warnings), UncertaintyWarning, stacklevel=2)
     return result
+
+
+def default_density(best: Minimum) -> HyperparameterDensity:
+    """Return the density of the hyperparameters that a search found, with the default priors."""
+    assert best.end is not None
+    return HyperparameterDensity(best.end.space, best.score, default_priors(best.end.space), best.end.warm_start)
 
 
 def _checked(found: Any, over: Any, method: Any, priors: Any, score: Any, seed: int) -> tuple[Minimum | None, Any, Any]:
@@ -229,8 +238,13 @@ def _rivals(best: Minimum, density: HyperparameterDensity, peak: Peak) -> tuple[
         seen.append(t)
         other = find_peak(density, u)
         evaluations += other.evaluations
-        new = all(_distance(other.t, each.t, each.precision) >= APART for each in peaks)
-        if new and math.isfinite(other.value):
+        same = [each for each in peaks if _distance(other.t, each.t, each.precision) < APART]
+        if same or not math.isfinite(other.value):
+            continue
+        # A flat valley has no two optima: the density between them is as high as at the lower one.
+        between = [(each, density.value(0.5 * (other.t + each.t))) for each in peaks]
+        evaluations += len(between)
+        if all(value < min(other.value, each.value) - BETWEEN_NATS for each, value in between):
             peaks.append(other)
     highest = max(each.log_integral for each in peaks)
     kept = [each for each in peaks if each.log_integral > highest + math.log(RIVAL_SHARE)]

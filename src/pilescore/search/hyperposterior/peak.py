@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtr, ndtri
 
 from ..curvature import Curvature
-from .density import HyperparameterDensity
+from .density import INSIDE, HyperparameterDensity
 
 MOST_STEPS = 12
 """The largest number of Newton steps to a peak."""
@@ -32,7 +33,25 @@ SUFFICIENT = 0.1
 
 MOST_HALVINGS = 5
 
-AT_BOUND = 0.01
+CHECKED_NATS, CHECKED_LENGTH = 0.1, 0.01
+"""A slope is checked by the values at both ends of a step that should change them by this, or has this length."""
+
+MOST_WRONG, MOST_WRONG_NATS = 0.3, 0.01
+"""How far the difference of these values may be from what the slope says, as a fraction and in nats."""
+
+DROP_NATS = (0.15, 2.5)
+"""Steps for second differences of values lower the log density by an amount in this range."""
+
+FIRST_STEP, LARGEST_STEP = 0.3, 1.5
+"""The first and the largest of these steps; the deviation of a uniform density between bounds is one."""
+
+MOST_TRIALS = 8
+"""How often one of these steps is changed."""
+
+MOST_FRAMES = 5
+"""How often second differences are taken, each time along the principal axes of the ones before."""
+
+AT_BOUND = 2.0 * INSIDE
 """A minimum this near to a bound, as a fraction of the range, may lie on it."""
 
 
@@ -66,6 +85,9 @@ def find_peak(
 ) -> Peak:
     """Return a peak near a start, by Newton steps whose curvature is updated on the way.
 
+    Tight exact equations can leave no digits of slopes while values have many. If the slope at the start does not agree
+    with values beside it, the peak is found by differences of values.
+
     Parameters
     ----------
     density
@@ -80,9 +102,14 @@ def find_peak(
     evaluations = 1
     moved = _off_bounds(density, t, slope)
     if not np.array_equal(moved, t):
-        t = moved
-        value, slope = density.value_and_slope(t)
+        new_value, new_slope = density.value_and_slope(moved)
         evaluations += 1
+        if new_value > value:
+            t, value, slope = moved, new_value, new_slope
+    evaluations += 2
+    if not _agrees(density, t, slope):
+        found = _by_values(density, t, value)
+        return dataclasses.replace(found, evaluations=evaluations + found.evaluations)
     if curvature is None:
         precision = _by_differences(density, t, slope)
         evaluations += len(t)
@@ -112,6 +139,27 @@ def find_peak(
     return Peak(t, value, _positive(precision), evaluations)
 
 
+def quadratic_peak(
+    density: HyperparameterDensity, end: Float[np.ndarray, " p"], log_evidence: float, curvature: Curvature
+) -> Peak:
+    """Return the peak of the quadratic approximation of a log density around a minimum, without computing a score.
+
+    Parameters
+    ----------
+    density
+        The density.
+    end
+        The coordinates of the minimum in the search.
+    log_evidence, curvature
+        The log evidence there, and the curvature of the free energy.
+    """
+    t = density.inside(end)
+    prior, slope = density.log_prior(t)  # the slope of the evidence is zero at the minimum
+    precision = _positive(_transformed(density, t, slope, curvature))
+    step = np.linalg.solve(precision, slope)
+    return Peak(t + step, log_evidence + prior + 0.5 * float(slope @ step), precision, 0)
+
+
 def _off_bounds(
     density: HyperparameterDensity, t: Float[np.ndarray, " p"], slope: Float[np.ndarray, " p"]
 ) -> Float[np.ndarray, " p"]:
@@ -130,6 +178,87 @@ def _off_bounds(
         elif 1.0 - s < AT_BOUND and g > 0.0:
             moved[i] = min(t[i], -ndtri(1.0 / (2.0 + g)))
     return moved
+
+
+def _agrees(density: HyperparameterDensity, t: Float[np.ndarray, " p"], slope: Float[np.ndarray, " p"]) -> bool:
+    """Return whether a slope agrees with the values on both sides of a point."""
+    length = float(np.linalg.norm(slope))
+    if length == 0.0:
+        return True
+    step = slope / length * min(CHECKED_NATS / length, CHECKED_LENGTH)
+    ahead, behind = density.value(t + step), density.value(t - step)
+    if not (math.isfinite(ahead) and math.isfinite(behind)):  # nothing to compare with
+        return True
+    promised = 2.0 * float(slope @ step)
+    return bool(abs(ahead - behind - promised) <= max(MOST_WRONG * promised, MOST_WRONG_NATS))
+
+
+def _by_values(density: HyperparameterDensity, t: Float[np.ndarray, " p"], value: float) -> Peak:
+    """Return a peak by first and second differences of values, over steps of about a standard deviation."""
+    count, evaluations = len(t), 0
+    axes = FIRST_STEP * np.eye(count)  # one step in each column
+    precision = np.eye(count) / FIRST_STEP**2
+
+    def at(point: Float[np.ndarray, " p"]) -> float:
+        nonlocal evaluations
+        evaluations += 1
+        return density.value(point)
+
+    for _ in range(MOST_FRAMES):
+        slopes, matrix, ahead = np.zeros(count), np.zeros((count, count)), np.empty(count)
+        for i in range(count):
+            axes[:, i], above, below = _step_along(at, t, value, axes[:, i])
+            ahead[i] = above
+            slopes[i] = 0.5 * (above - below)
+            matrix[i, i] = 2.0 * value - above - below
+        for i in range(count):
+            for j in range(i):
+                both = at(t + axes[:, i] + axes[:, j])
+                matrix[i, j] = matrix[j, i] = ahead[i] + ahead[j] - value - both
+        scales = np.sqrt(np.maximum(matrix.diagonal(), 1e-3))
+        matrix = np.where(np.isfinite(matrix), matrix, 0.0)
+        # In units of the steps; correlations beyond these are those of points without a score, or of bent valleys.
+        eigenvalues, vectors = np.linalg.eigh(matrix / np.outer(scales, scales))
+        inner = vectors * np.maximum(eigenvalues, 1e-3) @ vectors.T * np.outer(scales, scales)
+        inverse = np.linalg.inv(axes)
+        precision = _positive(inverse.T @ inner @ inverse)
+        move = np.linalg.solve(precision, inverse.T @ slopes)
+        move *= min(1.0, LONGEST_STEP / float(np.abs(move).max(initial=1e-300)))
+        promised = float((inverse.T @ slopes) @ move)
+        for _ in range(MOST_HALVINGS):
+            there = at(t + move)
+            if there > value:
+                t, value = t + move, there
+                break
+            move = 0.5 * move
+        variances, vectors = np.linalg.eigh(np.linalg.inv(precision))
+        axes = vectors * np.sqrt(variances)
+        if promised < DROP_NATS[0]:
+            break
+    return Peak(t, value, precision, evaluations)
+
+
+def _step_along(
+    at: Callable[[Float[np.ndarray, " p"]], float],
+    t: Float[np.ndarray, " p"],
+    value: float,
+    step: Float[np.ndarray, " p"],
+) -> tuple[Float[np.ndarray, " p"], float, float]:
+    """Return a step along a line that lowers a log density noticeably, but not much, and the values at both ends."""
+    for _ in range(MOST_TRIALS):
+        above, below = at(t + step), at(t - step)
+        bend = value - 0.5 * (above + below)  # the mean drop, without the slope
+        largest = float(np.abs(step).max()) >= LARGEST_STEP
+        if not math.isfinite(bend):
+            factor = 0.3
+        elif bend > DROP_NATS[1]:
+            factor = max(math.sqrt(0.7 / bend), 0.03)
+        elif bend < DROP_NATS[0] and not largest:
+            factor = min(math.sqrt(0.7 / max(bend, 1e-3)), 5.0, LARGEST_STEP / float(np.abs(step).max()))
+        else:
+            break
+        step = factor * step
+    return step, above, below
 
 
 def _transformed(

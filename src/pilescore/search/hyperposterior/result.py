@@ -34,8 +34,8 @@ DRAWS = 2000
 FLAT_SPREAD = 0.9
 """A hyperparameter whose deviation is above this, relative to its uniform prior between bounds, is not determined."""
 
-EDGE, EDGE_MASS = 0.02, 0.1
-"""A distribution with more than this mass in this outermost fraction of the range is cut off by a bound."""
+EDGE, EDGE_MASS = 0.25, 0.06
+"""A distribution with more than this mass within this many deviations of a bound is cut off by it."""
 
 ANOTHER_OPTIMUM = 0.01
 """The least probability of an optimum that is mentioned."""
@@ -274,9 +274,10 @@ def find_warnings(
                 "a prior, fix it, or add data"
             )
             continue
+        edge = EDGE * deviations[i] / math.sqrt(12.0)
         for side, bound, mass in (
-            ("lower", space.low[i], weights @ (position[:, i] < EDGE)),
-            ("upper", space.high[i], weights @ (position[:, i] > 1.0 - EDGE)),
+            ("lower", space.low[i], weights @ (position[:, i] < edge)),
+            ("upper", space.high[i], weights @ (position[:, i] > 1.0 - edge)),
         ):
             if mass > EDGE_MASS:
                 texts.append(f"the {side} bound of {name}, {bound:.4g}, cuts its distribution off. Widen it")
