@@ -158,7 +158,10 @@ def _hyperposterior_summary(hyper: Hyperposterior) -> HyperposteriorSummary:
     shown = list(hyper.names)
     if hyper.density.score.profiled:
         rescaled = [name for name, role in roles.items() if role in TEMPERATURE_ROLES]
-        rows = [row | {each: float(part.model.parameters[each]) for each in rescaled} for row, part in zip(rows, parts, strict=True)]
+        rows = [
+            row | {each: float(part.model.parameters[each]) for each in rescaled}
+            for row, part in zip(rows, parts, strict=True)
+        ]
         # Draws of temperatures are relative to η, which draws do not have.
         shown = [name for name in shown if name not in rescaled]
     table = hyper.table

@@ -120,7 +120,7 @@ class Selection:
     def table(self) -> pd.DataFrame:
         """The kernels, best first, as in the table of `compare`."""
         rows = {kernel.name: kernel.row.model_dump() for kernel in self.summary.kernels}
-        return pd.DataFrame.from_dict(rows, orient="index").drop(columns="energy")
+        return pd.DataFrame.from_dict(rows, orient="index")
 
     @property
     def model(self) -> Model:
@@ -450,14 +450,17 @@ def _comparable(problem: Problem, searched: Mapping[str, KernelResult]) -> dict[
     if any(math.isfinite(each["pile"]) for each in rows.values()):
         for name, result in scored.items():
             notes = result.row.warnings if math.isfinite(rows[name]["pile"]) else rows[name]["warnings"]
-            kept = {"fitted": result.row.fitted, "warnings": notes}
+            # The evidence changes with the nodes about as much as at the chosen values.
+            change = 0.5 * (result.row.size or 0) * (result.row.pile - rows[name]["pile"])
+            integrated = {"log_evidence": result.row.log_evidence + change, "error": result.row.error}
+            kept = {"fitted": result.row.fitted, "warnings": notes, **integrated}
             results[name] = result.model_copy(update={"row": KernelScore(**rows[name] | kept)})
     return results
 
 
 def _ranked(problem: Problem, searched: Mapping[str, KernelResult]) -> list[KernelResult]:
     """Return the results for all kernels, best first, with ranks and differences."""
-    later = {"rank", "difference", "nats", "penalised"}
+    later = {"rank", "difference", "nats", "probability"}
     rows = {name: result.row.model_dump(exclude=later) for name, result in searched.items()}
     # Rows of failed kernels have no size. pandas takes NaN for a missing number, the summary None.
     numbers = {

@@ -31,13 +31,12 @@ class KernelScore(Stored):
     log_evidence: Number
     error: Number
     nats: Number = math.nan
-    penalised: Number = math.nan
+    probability: Number = math.nan
     fit: Number
     complexity: Number
     size: OptionalCount
     fitted: OptionalCount
     warnings: str
-    energy: Number
 
 
 class DescentSummary(Stored):
@@ -80,9 +79,9 @@ class DerivedSummary(Stored):
     text: str
     """Its formula."""
     value: Number
+    standard_error: Number
     quantiles: tuple[Number, Number, Number] | None = None
     """Its quantiles with probabilities 2.5%, 50% and 97.5%; None without a distribution of the parameters."""
-    standard_error: Number
 
 
 class KernelResult(Stored):

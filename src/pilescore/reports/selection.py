@@ -411,15 +411,16 @@ def _kernels(selection: Selection) -> Section:
     rows = [
         (
             kernel.name,
-            *(digits(number) for number in (kernel.row.pile, kernel.row.nats, kernel.row.penalised, kernel.row.fit)),
+            *(digits(number) for number in (kernel.row.pile, kernel.row.nats, kernel.row.probability, kernel.row.fit)),
             _readable_warnings(kernel.row.warnings, kernel.at_bounds, selection),
         )
         for kernel in selection.summary.kernels
     ]
-    header = ("kernel", "score", "nats behind", "after penalty", "fit", "")
+    header = ("kernel", "score", "nats behind", "probability", "fit", "")
     text = (
-        "Nats are the log evidence by which the best kernel leads: 3 is clear, 5 is strong. The penalty charges each "
-        "chosen number half the logarithm of the number of observations, and determines the ranking."
+        "Nats are the log evidence by which the best kernel leads: 3 is clear, 5 is strong. It is integrated over all "
+        "chosen numbers, so a kernel with more of them has no advantage. Probabilities are those of the kernels if all "
+        "were equally probable before."
     )
     why = selection.summary.why_kernels
     texts = (*([_sentence(f"These kernels were tried because {why}")] if why else []), text)
