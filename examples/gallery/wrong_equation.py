@@ -69,8 +69,8 @@ found = ps.choose(
 print(found)
 
 # %%
-# `nats` is the log evidence by which the best candidate is ahead: 3 is clear, 5 is strong. `penalised` adds
-# $\frac{1}{2} \log n$ for each fitted number, because "both" contains the other two and can never fit worse. It still
+# `nats` is the log evidence by which the best candidate is ahead: 3 is clear, 5 is strong. It is integrated over the
+# coefficients and all other fitted numbers, because "both" contains the other two and can never fit worse. It still
 # wins, and its coefficients have standard errors. (`rho` at its lower bound means that the equation is satisfied as
 # closely as the bound allows.)
 
@@ -78,15 +78,15 @@ best = found.best
 for name in ("speed", "diffusivity"):
     print(f"{name} = {best.values[name]:.4f} ± {best.standard_errors[name]:.4f}")
 assert found.best_name == "both"
-assert found.table["penalised"].drop("both").min() > 5
+assert found.table["nats"].drop("both").min() > 5
 assert abs(best.values["speed"] - SPEED) < 3 * best.standard_errors["speed"]
 assert abs(best.values["diffusivity"] - DIFFUSIVITY) < 3 * best.standard_errors["diffusivity"]
 
 fig, ax = plt.subplots(figsize=(6.4, 2.6), layout="constrained")
-bars = ax.barh(found.table.index[::-1], found.table["penalised"][::-1])
+bars = ax.barh(found.table.index[::-1], found.table["nats"][::-1])
 ax.bar_label(bars, fmt="%.1f", padding=3)
 ax.margins(x=0.1)
-ax.set(xlabel="nats behind the best, penalised", title="Which equation explains the readings?")
+ax.set(xlabel="nats behind the best", title="Which equation explains the readings?")
 plt.show()
 
 # %%

@@ -116,7 +116,7 @@ def search_kernel(
     values = {**best.values, **_rescaled(problem, best.model)}
     return KernelResult(
         name=name,
-        row=KernelScore(**row(best, best.score)),
+        row=KernelScore(**(row(best, best.score, why_known) if hyper is None else row(hyper, best.score))),
         values=values,
         standard_errors=dict.fromkeys(values, math.nan) | dict(best.standard_errors),
         hyperposterior=None if hyper is None else _hyperposterior_summary(hyper),
