@@ -37,9 +37,6 @@ FLAT_SPREAD = 0.9
 EDGE, EDGE_MASS = 0.25, 0.06
 """A distribution with more than this mass within this many deviations of a bound is cut off by it."""
 
-ANOTHER_OPTIMUM = 0.01
-"""The least probability of an optimum that is mentioned."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Hyperposterior(ModelMixture):
@@ -202,11 +199,19 @@ class Hyperposterior(ModelMixture):
         for name, row in self.quantiles(INTERVAL).iterrows():
             low, middle, high = row
             lines.append(f"  {name} = {middle:.6g}  ({low:.4g} to {high:.4g})")
-        if len(self.optima) > 1:
-            shares = ", ".join(f"{100 * share:.2g}%" for share in self.optima)
-            lines.append(f"  {len(self.optima)} optima with probabilities {shares}")
-        lines += [f"  {text}" for text in self.warnings]
-        return "\n".join(lines) + ")"
+        return "\n".join([*lines, *(f"  {text}" for text in self._notes)]) + ")"
+
+    @property
+    def _notes(self) -> list[str]:
+        """What there is to say about the result: several optima, and warnings."""
+        if len(self.optima) == 1:
+            return list(self.warnings)
+        shares = ", ".join(f"{100 * share:.2g}%" for share in self.optima)
+        several = (
+            f"{len(self.optima)} optima with probabilities {shares}: predictions average over all. More data, priors, "
+            "or narrower bounds tell them apart"
+        )
+        return [several, *self.warnings]
 
     @property
     def summary(self) -> str:
@@ -223,7 +228,7 @@ class Hyperposterior(ModelMixture):
         return f"{how}, log evidence {self.log_evidence:.5g}{error}"
 
     def _repr_html_(self) -> str:
-        return marginals_html(self.summary, [self._marginal(i) for i in range(len(self.names))], self.warnings)
+        return marginals_html(self.summary, [self._marginal(i) for i in range(len(self.names))], self._notes)
 
     def _marginal(self, row: int) -> Marginal:
         """Return the density of one hyperparameter and its prior, over a few deviations in its search coordinate."""
