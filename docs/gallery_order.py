@@ -13,6 +13,8 @@ ORDER = [
     "weights",
     "kernel_before_data",
     "heat_coefficient",
+    "how_certain",
+    "two_experiments",
     "wrong_equation",
     "failing_model",
     "bad_sensor",
