@@ -39,9 +39,6 @@ class Known(HyperparameterDensity):
         prior, by_t = self.log_prior(t)
         return prior - energy, by_t - slopes * self.stretch(t)
 
-    def value(self, t):
-        return self.value_and_slope(t)[0]
-
 
 def known(energy, dimension=1):
     """Return a density over the coordinates `log v` of hyperparameters between e⁻² and e²."""

@@ -42,6 +42,9 @@ UNSURE_NATS = 0.5
 CAUTION = 2.0
 """By how many times the excess."""
 
+HOPE = 2.0
+"""How many deviations higher it may be, for what is not seen."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Surrogate:
@@ -58,14 +61,24 @@ class Surrogate:
     factor: Float[np.ndarray, "n n"]
     alpha: Float[np.ndarray, " n"]
 
-    def __call__(self, z: Float[np.ndarray, "m p"]) -> Float[np.ndarray, " m"]:
-        """Return log densities at points, lowered where they are uncertain."""
+    def __call__(self, z: Float[np.ndarray, "m p"], hopeful: bool = False) -> Float[np.ndarray, " m"]:
+        """Return log densities at points, lowered where they are uncertain.
+
+        Parameters
+        ----------
+        z
+            Points in standard deviations from the mean.
+        hopeful
+            Whether to raise them instead, by `HOPE` deviations everywhere: how large they may be.
+        """
         cross = _covariance(z, self.z, self.hyperparameters)
         squares = np.sum(z**2, axis=1)
         explained = np.sum(solve_triangular(self.factor, cross.T, lower=True) ** 2, axis=0)
         variances = np.maximum(_variances(z, self.hyperparameters) - explained, 0.0)
-        excess = np.maximum(np.sqrt(variances) - UNSURE_NATS, 0.0)
-        return np.asarray(self.top - 0.5 * squares + cross @ self.alpha - CAUTION * excess)
+        deviations, mean = np.sqrt(variances), self.top - 0.5 * squares + cross @ self.alpha
+        if hopeful:
+            return np.asarray(mean + HOPE * deviations)
+        return np.asarray(mean - CAUTION * np.maximum(deviations - UNSURE_NATS, 0.0))
 
     @property
     def left_out_errors(self) -> Float[np.ndarray, " n"]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float
+from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
 from .peak import Peak
@@ -162,8 +163,13 @@ def weighted_points(
     # The density minus its prediction from other points, averaged over the points with importance weights. The points
     # in the middle, which matter most, are predicted better than those at the edge.
     missed = weights * np.expm1(np.minimum(-shape.left_out, MOST_ERROR_NATS))
-    error = SAFETY * math.sqrt(float(np.sum(missed**2)))
+    # Points that would be on the wrong side of the border of what cannot be scored.
+    wrong = np.exp(shape.smooth(t) - logsumexp(logs, axis=0) - integral)[shape.disputed] / len(t)
+    error = SAFETY * math.sqrt(float(np.sum(missed**2) + np.sum(wrong**2)))
     error += SAFETY * math.sqrt(max(float(np.sum(sample_weights**2)) - 1.0 / SAMPLE, 0.0))
+    # What may be where no point was drawn: the function knows how little it knows there.
+    unseen = shape.log_density(sample, hopeful=True) - proposal.log_density(sample)
+    error += max(float(logsumexp(unseen)) - math.log(SAMPLE) - integral, 0.0)
     error = max(error, abs(integral - plain) - 2.0 * plain_error)
     balanced = _balanced(t, weights, sample, sample_weights)
     return WeightedPoints(
@@ -180,8 +186,12 @@ class _Shape:
     frames: Sequence[SplitT]
     """The mean and standard deviations around each peak."""
     surrogates: Sequence[Surrogate]
-    reach: Sequence[float]
-    """How far each function may be used."""
+    points: Sequence[np.ndarray]
+    """The points that each function goes through, and those that could not be scored, in units of the frame."""
+    failed: Sequence[np.ndarray]
+    """Which of them could not be scored."""
+    disputed: np.ndarray
+    """Which computed points could be scored, but not both of their nearest neighbours, or the reverse."""
     left_out: Float[np.ndarray, " k"]
     """Each log density minus its prediction from the others."""
     top: float
@@ -197,25 +207,44 @@ class _Shape:
     ) -> _Shape:
         """Return the function through these log densities."""
         owners = proposal.owners(t)
-        surrogates, reach, left_out = [], [], np.zeros(len(t))
+        surrogates, points, failed, left_out = [], [], [], np.zeros(len(t))
+        scored, disputed = np.isfinite(values), np.zeros(len(t), dtype=bool)
         for own, frame in zip(owners, frames, strict=True):
             mine = (own >= OWNED) | (own == owners.max(axis=0))
-            z = frame.whitened(t[mine])
-            surrogates.append(surrogate(z, values[mine]))
-            reach.append(BEYOND * float(np.linalg.norm(z, axis=1).max()))
-            left_out[mine] += own[mine] * surrogates[-1].left_out_errors
-        return cls(proposal, frames, surrogates, reach, left_out, float(values.max()))
+            known = mine & scored
+            points.append(frame.whitened(t[mine]))
+            failed.append(~scored[mine])
+            surrogates.append(surrogate(frame.whitened(t[known]), values[known]))
+            left_out[known] += own[known] * surrogates[-1].left_out_errors
+            if failed[-1].any():
+                squares = cdist(points[-1], points[-1], "sqeuclidean")
+                np.fill_diagonal(squares, np.inf)
+                nearest = np.argsort(squares, axis=1)[:, :2]
+                disputed[mine] |= (failed[-1][nearest] != failed[-1][:, None]).any(axis=1)
+        return cls(proposal, frames, surrogates, points, failed, disputed, left_out, float(values.max()))
 
-    def log_density(self, t: Float[np.ndarray, "n p"]) -> Float[np.ndarray, " n"]:
-        """Return log densities at points; minus infinity where nothing is known."""
-        total = np.zeros(len(t))
-        parts = zip(self.proposal.owners(t), self.frames, self.surrogates, self.reach, strict=True)
-        for own, frame, function, reach in parts:
+    def log_density(self, t: Float[np.ndarray, "n p"], hopeful: bool = False) -> Float[np.ndarray, " n"]:
+        """Return log densities at points; minus infinity far from all points, and nearest to one without a score.
+
+        If `hopeful`, as high as they may be, far from all points too.
+        """
+        total = self.smooth(t, hopeful)
+        parts = zip(self.proposal.owners(t), self.frames, self.points, self.failed, strict=True)
+        for own, frame, points, failed in parts:
             z = frame.whitened(t)
-            inside = np.linalg.norm(z, axis=1) <= reach
-            total[(own > OWNED) & ~inside] = -np.inf
-            at = (own > 0.0) & inside
-            total[at] += own[at] * function(z[at])
+            if not hopeful:
+                outside = np.linalg.norm(z, axis=1) > BEYOND * np.linalg.norm(points, axis=1).max()
+                total[(own > OWNED) & outside] = -np.inf
+            if failed.any():
+                total[(own > OWNED) & failed[cdist(z, points, "sqeuclidean").argmin(axis=1)]] = -np.inf
+        return total
+
+    def smooth(self, t: Float[np.ndarray, "n p"], hopeful: bool = False) -> Float[np.ndarray, " n"]:
+        """Return log densities at points as if all could be scored."""
+        total = np.zeros(len(t))
+        for own, frame, function in zip(self.proposal.owners(t), self.frames, self.surrogates, strict=True):
+            at = own > 0.0
+            total[at] += own[at] * function(frame.whitened(t[at]), hopeful)
         return np.minimum(total, self.top + ABOVE_NATS)
 
 
