@@ -117,11 +117,15 @@ def _covariance(
 ) -> Float[np.ndarray, "n m"]:
     length, size, terms = hyperparameters
     distances = np.sum(a**2, axis=1)[:, None] + np.sum(b**2, axis=1) - 2.0 * a @ b.T
-    inner = _bent(a) @ _bent(b).T
-    cubic = CONSTANT + LINEAR * inner + terms * (inner**2 / 2.0 + CUBIC * inner**3 / 6.0)
+    cubic = _cubic(_bent(a) @ _bent(b).T, terms)
     # Distances between random points grow with the square root of the dimension.
     scaled = distances / (length**2 * np.sqrt(a.shape[1]))
     return np.asarray(cubic + size**2 * np.exp(-0.5 * scaled))
+
+
+def _cubic(inner: Float[np.ndarray, "*n"], terms: float) -> Float[np.ndarray, "*n"]:
+    """Return the covariance of cubics from inner products."""
+    return np.asarray(CONSTANT + inner * (LINEAR + terms * inner * (1.0 / 2.0 + CUBIC / 6.0 * inner)))
 
 
 def _bent(z: Float[np.ndarray, "n p"]) -> Float[np.ndarray, "n p"]:
@@ -133,5 +137,4 @@ def _variances(z: Float[np.ndarray, "n p"], hyperparameters: tuple[float, float,
     """Return the diagonal of the covariance."""
     _, size, terms = hyperparameters
     squares = np.sum(_bent(z) ** 2, axis=1)
-    cubic = CONSTANT + LINEAR * squares + terms * (squares**2 / 2.0 + CUBIC * squares**3 / 6.0)
-    return np.asarray(cubic + size**2)
+    return np.asarray(_cubic(squares, terms) + size**2)

@@ -34,6 +34,9 @@ WIDER = 1.2
 SAMPLE = 4096
 """The size of the sample of the smooth function."""
 
+ROUGH_SAMPLE = 1024
+"""Its size in the first rounds, where it only shapes the next distribution."""
+
 BEYOND = 1.2
 """How far this sample reaches, relative to the farthest computed point."""
 
@@ -139,7 +142,8 @@ def weighted_points(
         untruncated = np.exp(importance - plain) / len(t)
         size = 1.0 / float(np.sum(untruncated**2))
         shape = _Shape.through(t, values, proposal, frames)
-        sample = proposal.draw(SAMPLE, [seed, len(rounds) + MOST_EXTRA_ROUNDS + number])
+        sample_size = SAMPLE if number + 1 >= len(rounds) else ROUGH_SAMPLE
+        sample = proposal.draw(sample_size, [seed, len(rounds) + MOST_EXTRA_ROUNDS + number])
         sample_logs = shape.log_density(sample) - proposal.log_density(sample)
         sample_weights = np.exp(sample_logs - logsumexp(sample_logs))
         owners = proposal.owners(sample) * sample_weights
@@ -159,7 +163,8 @@ def weighted_points(
     apart = abs(integral - plain) > DISAGREEMENT * plain_error + MOST_MISFIT_NATS
     if misfit > MOST_MISFIT_NATS or apart:
         own = drawn[-1][1].owners(t) @ weights
-        return WeightedPoints(t, weights, t, weights, plain, SAFETY * plain_error, size, misfit, own, failed)
+        error = SAFETY * plain_error + abs(integral - plain)
+        return WeightedPoints(t, weights, t, weights, plain, error, size, misfit, own, failed)
     # The density minus its prediction from other points, averaged over the points with importance weights. The points
     # in the middle, which matter most, are predicted better than those at the edge.
     missed = weights * np.expm1(np.minimum(-shape.left_out, MOST_ERROR_NATS))
@@ -168,8 +173,9 @@ def weighted_points(
     error = SAFETY * math.sqrt(float(np.sum(missed**2) + np.sum(wrong**2)))
     error += SAFETY * math.sqrt(max(float(np.sum(sample_weights**2)) - 1.0 / SAMPLE, 0.0))
     # What may be where no point was drawn: the function knows how little it knows there.
-    unseen = shape.log_density(sample, hopeful=True) - proposal.log_density(sample)
-    error += max(float(logsumexp(unseen)) - math.log(SAMPLE) - integral, 0.0)
+    hopeful = shape.log_density(sample, hopeful=True) - proposal.log_density(sample)
+    highest = float(logsumexp(hopeful)) - math.log(SAMPLE)
+    error += max(highest - integral, 0.0)
     error = max(error, abs(integral - plain) - 2.0 * plain_error)
     balanced = _balanced(t, weights, sample, sample_weights)
     return WeightedPoints(
