@@ -101,6 +101,16 @@ def test_the_peak_is_found_by_values_if_slopes_have_no_digits(away):
     assert peak.evaluations < 100
 
 
+def test_a_peak_by_values_at_the_edge_of_what_can_be_scored():
+    """However short the step, one neighbour has no score: the point is returned, with a precision that is finite."""
+    density = known(lambda u: (math.inf if u[0] > 0.0 else 5.0 * u[0] ** 2, np.zeros(2)), 2)
+    edge = density.inside(np.zeros(2))
+    found = peaks._by_values(density, edge, density.value(edge))
+    np.testing.assert_array_equal(found.t, edge)
+    assert found.value == density.value(edge)
+    assert np.linalg.eigvalsh(found.precision).min() > 0
+
+
 def test_the_integral_of_a_narrow_density_is_known():
     mean, precision = np.array([0.3, -0.2]), np.array([[400.0, 150.0], [150.0, 900.0]])
     peak = find_peak(known(normal(mean, precision), 2), mean)

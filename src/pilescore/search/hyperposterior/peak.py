@@ -208,6 +208,8 @@ def _by_values(density: HyperparameterDensity, t: Float[np.ndarray, " p"], value
         slopes, matrix, ahead = np.zeros(count), np.zeros((count, count)), np.empty(count)
         for i in range(count):
             axes[:, i], above, below = _step_along(at, t, value, axes[:, i])
+            if not math.isfinite(above + below):  # at the edge of what can be scored: the frame before has to do
+                return Peak(t, value, precision, evaluations)
             ahead[i] = above
             slopes[i] = 0.5 * (above - below)
             matrix[i, i] = 2.0 * value - above - below
