@@ -128,8 +128,8 @@ assert missed["two bodies"] < 1 < min(missed["Newton"], missed["no law"])
 # **What the model does not include.** Two exponentials are not the whole truth either. With *all* readings after ten
 # minutes, no law is 17 nats better than two bodies: over four hours evaporation, the table and the room matter. The
 # band of two bodies is too narrow after two hours: it includes the uncertainty of the curve for these rates, but not
-# that of the rates (a [problem file](../problems.md) adds it). Finally, at 80 minutes the readings drop suddenly by
-# 0.3 °C, which is visible in every residual: something disturbed the experiment.
+# that of the rates (averaging over [all values](../how-to/uncertainty.md) adds it). Finally, at 80 minutes the
+# readings drop suddenly by 0.3 °C, which is visible in every residual: something disturbed the experiment.
 #
 # [burgers.py](burgers.md) shows how to write a law that is nonlinear in $u$; the next measured example is
 # [mercury.py](mercury.md).
