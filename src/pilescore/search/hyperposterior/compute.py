@@ -154,6 +154,8 @@ def _checked(found: Any, over: Any, method: Any, priors: Any, score: Any, seed: 
     require(priors is None or flat or isinstance(priors, Mapping), "priors", priors, expected)
     if isinstance(found, Minimum):
         require(over is None, "over", over, "no bounds with a result of minimize, which has its own")
+        if found.status == "interrupted":
+            raise InputError("found: the search was interrupted. Let ps.minimize finish, or resume it from its file")
         return found, found.score, priors
     require(isinstance(found, Model), "found", found, "a result of ps.minimize, or a ps.Model with over=")
     require(isinstance(over, Mapping) and len(over) > 0, "over", over, "bounds (low, high) by name, as in ps.minimize")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from ...errors import InputError, as_count
 from ...inference import ModelMixture, Pile, WeightedModel, as_probabilities, at_profiled_scale, systems_of
@@ -116,9 +116,9 @@ class Hyperposterior(ModelMixture):
         space, near = self.density.space, self.density.warm_start
         found = []
         for i in kept:
-            values = self.points[i]
-            weight = float(self.weights[i]) / total
-            found.append(WeightedModel(weight, self._model(values), space.by_name(values), near))
+            model = self._model(self.points[i])
+            values = space.by_name(space.values_of(model))
+            found.append(WeightedModel(float(self.weights[i]) / total, model, values, near))
         return found
 
     @property
@@ -187,7 +187,7 @@ class Hyperposterior(ModelMixture):
         larger = pile.size / (pile.size - 2.0) if pile.size > 2 else 1.0
         return at_profiled_scale(model, dataclasses.replace(pile, eta=larger * pile.eta))
 
-    def _resampled(self, count: int, seed: int) -> Float[np.ndarray, " n"]:
+    def _resampled(self, count: int, seed: int) -> Int[np.ndarray, " n"]:
         """Return the rows of equally weighted draws, by systematic resampling, in random order."""
         rng = np.random.default_rng(seed)
         ends = np.cumsum(self.draw_weights)

@@ -163,7 +163,8 @@ def weighted_points(
     apart = abs(integral - plain) > DISAGREEMENT * plain_error + MOST_MISFIT_NATS
     if misfit > MOST_MISFIT_NATS or apart:
         own = drawn[-1][1].owners(t) @ weights
-        error = SAFETY * plain_error + abs(integral - plain)
+        # Weights do not show mass that no point has reached; the smooth function may.
+        error = SAFETY * plain_error + min(abs(integral - plain), SAFETY * plain_error)
         return WeightedPoints(t, weights, t, weights, plain, error, size, misfit, own, failed)
     # The density minus its prediction from other points, averaged over the points with importance weights. The points
     # in the middle, which matter most, are predicted better than those at the edge.
@@ -173,9 +174,8 @@ def weighted_points(
     error = SAFETY * math.sqrt(float(np.sum(missed**2) + np.sum(wrong**2)))
     error += SAFETY * math.sqrt(max(float(np.sum(sample_weights**2)) - 1.0 / SAMPLE, 0.0))
     # What may be where no point was drawn: the function knows how little it knows there.
-    hopeful = shape.log_density(sample, hopeful=True) - proposal.log_density(sample)
-    highest = float(logsumexp(hopeful)) - math.log(SAMPLE)
-    error += max(highest - integral, 0.0)
+    unseen = shape.log_density(sample, hopeful=True) - proposal.log_density(sample)
+    error += max(float(logsumexp(unseen)) - math.log(SAMPLE) - integral, 0.0)
     error = max(error, abs(integral - plain) - 2.0 * plain_error)
     balanced = _balanced(t, weights, sample, sample_weights)
     return WeightedPoints(
