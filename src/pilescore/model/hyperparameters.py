@@ -18,7 +18,7 @@ import numpy as np
 from jax.tree_util import GetAttrKey, SequenceKey, keystr
 from jaxtyping import Float
 
-from ..equations import CoefficientFunction, Operator, Parameter
+from ..equations import CoefficientFunction, Nonlinear, Operator, Parameter
 from ..errors import InputError, as_array, as_positive, nearest, require
 from ..kernels import Positive
 from .observations import TEMPERATURES
@@ -78,7 +78,7 @@ def find(model: Any, known: Mapping[str, list[Path]], name: str) -> tuple[str, t
     return base, index
 
 
-def operator_paths(operator: Operator) -> dict[str, list[Path]]:
+def operator_paths(operator: Operator | Nonlinear) -> dict[str, list[Path]]:
     """Return the paths of the hyperparameters inside an operator by name, as `named_paths` does for a model."""
     paths: dict[str, list[Path]] = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(operator)[0]:

@@ -148,7 +148,9 @@ class _Moments:
 
     def __init__(self) -> None:
         self.mean: Any = 0.0
-        self.weight, self._within, self._between = 0.0, 0.0, 0.0
+        self.weight = 0.0
+        self._within: Any = 0.0
+        self._between: Any = 0.0
 
     def add(self, weight: float, mean: Float[np.ndarray, " n"], variance: Float[np.ndarray, " n"]) -> None:
         """Add a component."""

@@ -62,8 +62,8 @@ class Selection:
     ('rbf', ['kernel.bandwidth', 'eta'])
     >>> table.round(3)  # sin πx and −π² sin πx
           x      u  u_std  dxx(u)  dxx(u)_std
-    0  0.25  0.707  0.004  -6.961       0.073
-    1  0.50  1.000  0.006  -9.893       0.072
+    0  0.25  0.707  0.004  -6.967       0.075
+    1  0.50  1.000  0.006  -9.883       0.075
     >>> found.diagnosis.healthy
     True
     """

@@ -334,10 +334,10 @@ def _chosen(selection: Selection) -> Section:
 def _intervals(hyper: HyperposteriorSummary) -> str:
     """Return a paragraph about the distribution that intervals come from."""
     return (
-        f"Intervals and predictions average over all chosen numbers together: {len(hyper.weights)} weighted models with "
-        f"an effective size of {digits(hyper.effective_size)}, from {hyper.evaluations} more scores. They contain weak "
-        "priors of hyperparameters, so a number that the observations do not determine can be chosen outside its "
-        "interval."
+        f"Intervals and predictions average over all chosen numbers together: {len(hyper.weights)} weighted models "
+        f"with an effective size of {digits(hyper.effective_size)}, from {hyper.evaluations} more scores. They "
+        "contain weak priors of hyperparameters, so a number that the observations do not determine can be chosen "
+        "outside its interval."
     )
 
 
@@ -367,19 +367,10 @@ def _pair(first: str, second: str, selection: Selection) -> Lines:
     assert hyper is not None
     x, y = np.array(hyper.draws[first]), np.array(hyper.draws[second])
     labels = [parameter_text(name, selection.problem) for name in (first, second)]
-    log = [
-        _positive(name, selection) and each.max() > LOG_RATIO * each.min() for name, each in ((first, x), (second, y))
-    ]
+    x_log, y_log = (bool(0 < LOG_RATIO * each.min() < each.max()) for each in (x, y))
     cloud = Curve("draws", x, y, colour=5, style="dots")
     mark = Mark("chosen", selection.values[first], selection.values[second])
-    return Lines(f"{labels[1]} against {labels[0]}", labels[0], labels[1], (cloud,), (mark,), *log)
-
-
-def _positive(name: str, selection: Selection) -> bool:
-    """Return whether all draws of a number are positive."""
-    hyper = selection.summary.chosen.hyperposterior
-    assert hyper is not None
-    return min(hyper.draws[name]) > 0
+    return Lines(f"{labels[1]} against {labels[0]}", labels[0], labels[1], (cloud,), (mark,), x_log, y_log)
 
 
 def _spread(name: str, selection: Selection) -> float:
