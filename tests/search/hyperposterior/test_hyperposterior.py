@@ -111,6 +111,7 @@ def test_weighted_points_agree_with_a_grid(best, seed):
     assert not found.warnings
 
 
+@pytest.mark.slow
 def test_few_readings_with_two_optima_that_overlap():
     """Most of the mass is in a ridge of short lengths and little noise, beside the optimum that one start finds."""
     axes, weights, log_evidence = grid_of(FEW_X, FEW_Y)
@@ -184,6 +185,7 @@ def test_a_scale_is_inverse_gamma(method):
         assert found.table.loc["eta", "mean"] == pytest.approx(exact.mean(), rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_coefficient_is_normal():
     """Readings `y = k f(x) + noise` where f is known: least squares, with a uniform prior of k."""
     known, noisy = FAR_Y[:6], 2.5 * FAR_Y[:6] + 0.3 * np.random.default_rng(0).standard_normal(6)
@@ -362,7 +364,8 @@ def test_results_are_reproducible_and_differ_by_seed(best, hyper):
     assert not np.isin(other.points, hyper.points).any()
 
 
-@settings(max_examples=4)
+@pytest.mark.slow
+@settings(max_examples=3)
 @given(st.floats(0.01, 100.0))
 def test_the_scale_of_readings(c):
     """Readings times c: η and γ grow by c², lengths stay, and the density of readings falls."""
@@ -381,6 +384,7 @@ def test_the_scale_of_readings(c):
     assert found[1].log_evidence - found[0].log_evidence == pytest.approx(-16 * math.log(c), abs=5e-3)
 
 
+@pytest.mark.slow
 def test_more_data_narrow_the_distribution(hyper):
     x = np.linspace(0, 1, 40)
     y = np.sin(6 * x) + 0.15 * np.random.default_rng(3).standard_normal(40)

@@ -111,7 +111,7 @@ def hyperposterior(
     >>> (dt,) = ps.partials(time)
     >>> data = ps.observe(ps.identity, [70.5, 42.1, 25.9, 9.1, 3.6], at=[0.0, 1.0, 2.0, 4.0, 6.0])
     >>> physics = ps.impose(dt + ps.parameter("rate", 0.3), 0.0, on=time.interior(ps.GaussLegendre(20)))
-    >>> model = ps.Model(ps.RBF(2.0), data, physics)
+    >>> model = ps.Model(ps.RBF(2.0), data, physics, gamma=1.0, eta=1000.0)
     >>> hyper = ps.hyperposterior(model, {"rate": (0.05, 5), "gamma": (0.01, 100), "eta": (10, 1e6)}, starts=1)
     >>> low, middle, high = hyper.quantiles([0.025, 0.5, 0.975]).loc["rate"]
     >>> bool(0.47 < low < 0.505 < middle < 0.51 < high < 0.55)

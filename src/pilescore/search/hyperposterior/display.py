@@ -51,7 +51,7 @@ def marginals_html(summary: str, marginals: Sequence[Marginal], notes: Sequence[
     notes
         Sentences below the table.
     """
-    style = "text-align: left; padding: 2px 12px 2px 0"
+    style = "text-align: left; white-space: nowrap; padding: 2px 12px 2px 0"
     head = "".join(
         f'<th style="{style}">{text}</th>' for text in ("hyperparameter", "median", "95% interval", "density", "prior")
     )
