@@ -182,6 +182,7 @@ def test_integral_over_two_hyperparameters():
     assert integral(found) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_integral_over_a_signed_parameter():
     slopes = ps.observe(DX + ps.parameter("rate", 1.0), [0.7], at=[0.5], gamma=0.2)
     model = ps.Model(ps.RBF(0.6), slopes)
