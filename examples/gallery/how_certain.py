@@ -83,9 +83,9 @@ right.legend(fontsize="small", ncols=2, loc="upper right")
 plt.show()
 
 # %%
-# Between the readings the bands are alike. Later they are not: a small error of the stiffness shifts the phase, and the
-# shift grows with time. The thin lines are samples, each with its own damping and stiffness. Where they disagree by
-# half a period, their mean tends to zero, and the band shows what is left: the amplitude.
+# Among the readings the bands are alike. Later they are not: an error of the damping changes the amplitude, an error of
+# the stiffness shifts the phase, and both grow with time. The thin lines are samples, each with its own damping and
+# stiffness. They differ by far more than the band on the left.
 #
 # ## The draws
 #

@@ -126,7 +126,7 @@ for name, (low, middle, high) in intervals.items():
     assert low < CONDUCTIVITY < high
 assert factors["both"] < min(factors["thin"], factors["thick"])
 
-grid = np.geomspace(20, 120, 400)
+grid = np.geomspace(42, 70, 400)
 fig, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
 x = np.linspace(0, LENGTH, 101)
 for color, (name, hyper) in zip(("C0", "C1"), alone.items(), strict=True):
@@ -143,7 +143,7 @@ right.plot(grid, gaussian_kde(np.log(draws["k"]))(np.log(grid)), color="k", labe
 right.axvline(CONDUCTIVITY, color="k", linestyle=":", label="truth")
 left.set(xlabel="position (cm)", ylabel="excess temperature (°C)", title="readings, and samples given both")
 right.set(xscale="log", xlabel="conductivity (W/(m K))", ylabel="density of log k", title="what is known about k")
-right.set_xticks([20, 30, 50, 80, 120], ["20", "30", "50", "80", "120"])
+right.set_xticks([45, 50, 55, 60, 65], ["45", "50", "55", "60", "65"])
 right.minorticks_off()
 left.legend()
 right.legend(fontsize="small")
