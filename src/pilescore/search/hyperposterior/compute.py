@@ -120,7 +120,8 @@ def hyperposterior(
     >>> post.mean([8.0]).round(1)
     array([1.2])
     """
-    best, scoring, chosen = _checked(found, over, method, priors, score, as_count(seed, "seed", least=0))
+    seed = as_count(seed, "seed", least=0)
+    best, scoring, chosen = _checked(found, over, method, priors, score, starts)
     if best is None:
         assert isinstance(found, Model)
         run = RunOptions(progress=progress)
@@ -144,7 +145,9 @@ def default_density(best: Minimum) -> HyperparameterDensity:
     return HyperparameterDensity(best.end.space, best.score, default_priors(best.end.space), best.end.warm_start)
 
 
-def _checked(found: Any, over: Any, method: Any, priors: Any, score: Any, seed: int) -> tuple[Minimum | None, Any, Any]:
+def _checked(
+    found: Any, over: Any, method: Any, priors: Any, score: Any, starts: Any
+) -> tuple[Minimum | None, Any, Any]:
     """Return the minimum, if it is known, its score, and the priors, after checking the arguments."""
     require(method in METHODS, "method", method, "'weighted', 'laplace' or 'nuts'")
     if method == "nuts":
@@ -154,6 +157,8 @@ def _checked(found: Any, over: Any, method: Any, priors: Any, score: Any, seed: 
     require(priors is None or flat or isinstance(priors, Mapping), "priors", priors, expected)
     if isinstance(found, Minimum):
         require(over is None, "over", over, "no bounds with a result of minimize, which has its own")
+        require(score == "auto", "score", score, "nothing with a result of minimize, which has its own")
+        require(starts == STARTS, "starts", starts, "nothing with a result of minimize, which has been searched")
         if found.status == "interrupted":
             raise InputError("found: the search was interrupted. Let ps.minimize finish, or resume it from its file")
         return found, found.score, priors

@@ -115,6 +115,9 @@ def find_peak(
         evaluations += len(t)
     else:
         precision = _transformed(density, t, slope, curvature)
+    if not np.isfinite(precision).all():
+        found = _by_values(density, t, value)
+        return dataclasses.replace(found, evaluations=evaluations + found.evaluations)
     precision = _positive(precision)
     for _ in range(MOST_STEPS):
         step = np.linalg.solve(precision, slope)
