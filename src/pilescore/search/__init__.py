@@ -16,7 +16,6 @@ from .degrees_of_freedom import degrees_text as degrees_text
 from .derived import Derived
 from .derived import derived_value as derived_value
 from .descent import DescentResult
-from .hyperposterior import Hyperposterior, hyperposterior
 from .landscape import data_free_choice, data_free_landscape
 from .minimum import Minimum, minimize
 from .nodes import node_gaps as node_gaps
@@ -36,6 +35,7 @@ from .space import search_space as search_space
 from .steps import Found as Found
 from .steps import Steps as Steps
 from .sweeps import sweep
+from .uncertainty import Hyperposterior, hyperposterior
 
 __all__ = [
     "Choice",

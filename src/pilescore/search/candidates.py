@@ -17,9 +17,9 @@ from ..model import TEMPERATURES, Model, Observation
 from ..networks import NetworkPile
 from ..nonlinear import Solution
 from ..solvers import IMPRECISE, solve
-from .hyperposterior import Hyperposterior
 from .integrated import IntegratedEvidence, hyperposterior_evidence, integrated_evidence, own_evidence
 from .minimum import Minimum
+from .uncertainty import Hyperposterior
 
 Candidate: TypeAlias = Model | Minimum | Hyperposterior | Solution | Pile | DataFreePile | NetworkPile | Posterior
 

@@ -11,8 +11,8 @@ import numpy as np
 from ..errors import ClusterError, PilescoreError, UncertaintyWarning
 from ..inference import Pile
 from ..model import Model, find, named_paths
-from .hyperposterior import HyperparameterDensity, Hyperposterior, default_density, hyperposterior, quadratic_peak
 from .minimum import Minimum
+from .uncertainty import HyperparameterDensity, Hyperposterior, default_density, hyperposterior, quadratic_peak
 
 UNKNOWN_ERROR = "Laplace's estimate of the integrated log evidence, whose error is unknown"
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import qmc
 
-from pilescore.search.hyperposterior import surrogate as module
-from pilescore.search.hyperposterior.surrogate import surrogate
+from pilescore.search.uncertainty import surrogate as module
+from pilescore.search.uncertainty.surrogate import surrogate
 
 
 def points(count, dimension, seed=0, reach=2.5):

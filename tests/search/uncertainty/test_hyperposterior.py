@@ -326,7 +326,7 @@ def test_a_minimum_that_was_interrupted(best):
 
 def test_interrupted_while_the_minimum_is_searched(monkeypatch, best):
     interrupted = dataclasses.replace(best, status="interrupted")
-    compute = sys.modules["pilescore.search.hyperposterior.compute"]
+    compute = sys.modules["pilescore.search.uncertainty.compute"]
     monkeypatch.setattr(compute, "minimize", lambda *_, **__: interrupted)
     with pytest.raises(KeyboardInterrupt):
         ps.hyperposterior(regression(), OVER)

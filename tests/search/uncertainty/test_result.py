@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import pilescore as ps
-from pilescore.search.hyperposterior.display import Marginal, marginals_html, smoothed_density
-from pilescore.search.hyperposterior.result import NEGLIGIBLE, _weighted_quantiles
-from pilescore.search.hyperposterior.sampling import Chains
+from pilescore.search.uncertainty.display import Marginal, marginals_html, smoothed_density
+from pilescore.search.uncertainty.result import NEGLIGIBLE, _weighted_quantiles
+from pilescore.search.uncertainty.sampling import Chains
 
 from ...models import refused
 

@@ -11,9 +11,9 @@ from scipy.integrate import dblquad, quad
 from scipy.special import ndtri
 
 import pilescore as ps
-from pilescore.search.hyperposterior.compute import _priors
-from pilescore.search.hyperposterior.density import HyperparameterDensity, _log_probability
 from pilescore.search.space import search_space
+from pilescore.search.uncertainty.compute import _priors
+from pilescore.search.uncertainty.density import HyperparameterDensity, _log_probability
 
 from ...models import DX, line_model
 

@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 from scipy.special import gammaln, ndtr
 
-from pilescore.search.hyperposterior.peak import LEAST_CURVATURE, Peak
-from pilescore.search.hyperposterior.proposal import moments
-from pilescore.search.hyperposterior.weighted import _balanced, weighted_points
+from pilescore.search.uncertainty.peak import LEAST_CURVATURE, Peak
+from pilescore.search.uncertainty.proposal import moments
+from pilescore.search.uncertainty.weighted import _balanced, weighted_points
 
 RATE = 0.97
 """In at least this fraction of random cases the stated error of the log integral is not below the true one."""

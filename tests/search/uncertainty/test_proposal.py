@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.integrate import quad, simpson
 
-from pilescore.search.hyperposterior import proposal
-from pilescore.search.hyperposterior.proposal import DEGREES, FARTHEST, Mixture, SplitT, around, fitted, moments
+from pilescore.search.uncertainty import proposal
+from pilescore.search.uncertainty.proposal import DEGREES, FARTHEST, Mixture, SplitT, around, fitted, moments
 
 AXES = np.array([[1.0, 0.4], [-0.2, 0.7]])
 

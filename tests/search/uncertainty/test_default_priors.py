@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import pilescore as ps
-from pilescore.search.hyperposterior.compute import _priors
-from pilescore.search.hyperposterior.default_priors import default_priors
 from pilescore.search.space import search_space
+from pilescore.search.uncertainty.compute import _priors
+from pilescore.search.uncertainty.default_priors import default_priors
 
 from ...models import DX, LINE_X, LINE_Y, NODES, STRIP_X, STRIP_Y, line_model, refused
 

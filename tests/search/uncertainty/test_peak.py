@@ -12,11 +12,11 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import pilescore as ps
-from pilescore.search.hyperposterior import peak as peaks
-from pilescore.search.hyperposterior.compute import _priors
-from pilescore.search.hyperposterior.density import HyperparameterDensity
-from pilescore.search.hyperposterior.peak import find_peak
 from pilescore.search.space import search_space
+from pilescore.search.uncertainty import peak as peaks
+from pilescore.search.uncertainty.compute import _priors
+from pilescore.search.uncertainty.density import HyperparameterDensity
+from pilescore.search.uncertainty.peak import find_peak
 
 from ...models import line_model
 
