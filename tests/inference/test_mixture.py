@@ -359,6 +359,17 @@ def test_a_warning_is_given_once():
     assert "2 of 3 weighted models, with weight 0.7, warn; the heaviest: rounding leaves PILE" in str(caught[0].message)
 
 
+@pytest.mark.parametrize(("weight", "count"), [(0.04, 0), (0.06, 1)])
+def test_a_warning_about_models_of_little_weight_is_not_given(weight, count):
+    x = np.linspace(0, 1, 30)
+    model = ps.Model(ps.RBF(0.5), ps.observe(ps.identity, np.sin(6 * x), at=x), gamma=0.1)
+    post = ps.posterior(mixed(model, [{"gamma": 1e-13}, {"gamma": 0.1}], [weight, 1.0 - weight]))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        post.mean([0.5])
+    assert [each.category for each in caught] == count * [ps.errors.PrecisionWarning]
+
+
 def test_repr_states_the_hyperparameters():
     assert repr(ps.posterior(mixed(sine(), [{"gamma": 0.1}, {"gamma": 0.3}], [0.5, 0.5]))) == (
         "MixturePosterior(2 weighted models of 25 observations, effective number 2\n  gamma = 0.2 ± 0.1)"

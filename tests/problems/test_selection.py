@@ -601,9 +601,10 @@ def test_pairs_of_numbers_in_the_report(selected):
     assert panel.x_label == "rate"
     np.testing.assert_allclose(panel.curves[0].x, draws["rate"])
     assert panel.marks[0].x == found.values["rate"]
-    assert panel.y_log  # the prior variance, or a length, over more than a factor of five
-    names = {name for each in figure.panels for name in (each.x_label, each.y_label)}
-    assert len(names) == 3
+    assert {each.y_label for each in figure.panels} == {"kernel.bandwidth", "eta"}
+    by_axes = {(each.x_label, each.y_label): each for each in figure.panels}
+    assert by_axes["rate", "eta"].y_log  # over decades
+    assert not by_axes["rate", "eta"].x_log
 
 
 def test_warnings_of_the_distribution_have_readable_names(selected):

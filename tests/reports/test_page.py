@@ -148,6 +148,18 @@ def test_matplotlib_figures_show_marks_and_both_axes():
     assert len(canvas.axes) == 3
 
 
+def test_labels_of_a_short_logarithmic_axis_do_not_overlap():
+    panel = Lines("short", "x", "y", (Curve("", [0.08, 0.8], [1.0, 1e4]),), x_log=True, y_log=True)
+    canvas = matplotlib_figures.draw(Figure("short", "Short", "", (panel,)))
+    canvas.canvas.draw()
+    (axes,) = canvas.axes
+    low, high = axes.get_xlim()
+    shown = [label.get_text() for label in axes.get_xticklabels() if low <= label.get_position()[0] <= high]
+    assert shown == ["0.1", "0.2", "0.5"]
+    assert not any(label.get_text() for label in axes.get_xticklabels(minor=True))
+    assert "10^{2}" in "".join(label.get_text() for label in axes.get_yticklabels())  # long enough for powers of ten
+
+
 def test_a_table_formats_numbers_and_leaves_text_alone():
     table = TextTable("", ("a", "b", "c", "d"), (("0.10", 12345, 0.012345, None), ("x", np.int32(3), 2.0, np.nan)))
     assert table.rows == (("0.10", "12345", "0.0123", "—"), ("x", "3", "2", "—"))

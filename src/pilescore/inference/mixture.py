@@ -21,6 +21,7 @@ from ..errors import (
     InputError,
     NotPositiveDefiniteError,
     NotSolvedError,
+    PrecisionWarning,
     ToleranceError,
     as_array,
     as_count,
@@ -36,6 +37,9 @@ from .score import Score
 
 NEGLIGIBLE_WEIGHT = 1e-3
 """The total weight of the models that a mixture may leave out because they cannot be solved."""
+
+IMPRECISE_WEIGHT = 0.05
+"""The total weight of models from which on a warning about their rounding is given: their share of the variance."""
 
 KEPT_BYTES = 1e9
 """How many bytes of factors a mixture keeps. Models beyond it are factored again for each question."""
@@ -405,6 +409,8 @@ class MixturePosterior:
                 told.setdefault(category, []).append((components.parts[i].weight, text))
         for category, texts in told.items():
             total = sum(weight for weight, _ in texts)
+            if issubclass(category, PrecisionWarning) and total < IMPRECISE_WEIGHT:
+                continue
             where = f"{len(texts)} of {len(chosen)} weighted models, with weight {total:.2g}, warn"
             warnings.warn(f"{where}; the heaviest: {max(texts)[1]}", category, stacklevel=stacklevel)
         return answers

@@ -12,8 +12,10 @@ import matplotlib
 import matplotlib.figure
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
 from ..storage import replace
@@ -177,12 +179,27 @@ def _draw_lines(axes: Axes, panel: Lines) -> list[Any]:
         right.spines[["top", "left"]].set_visible(False)
         right.spines["right"].set_visible(True)
         right.set_ylabel(_text(panel.right_label))
-    return [
+    handles = [
         _draw_curve(axes, curve, panel.x_log, panel.y_log)
         if right is None or curve.axis == "left"
         else _draw_curve(right, curve, panel.x_log, panel.right_log)
         for curve in panel.curves
     ]
+    for drawn in (axes.xaxis, axes.yaxis, *([right.yaxis] if right is not None else [])):
+        _label_short_log_axis(drawn)
+    return handles
+
+
+def _label_short_log_axis(axis: Axis) -> None:
+    """Label 1, 2, 5 and their multiples if a logarithmic axis is too short for powers of ten.
+
+    By default matplotlib labels all digits there, and the labels overlap.
+    """
+    low, high = sorted(axis.get_view_interval())
+    if axis.get_scale() == "log" and 5 * low < high < 100 * low:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def entry_name(curve: Curve) -> str:

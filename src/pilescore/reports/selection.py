@@ -349,7 +349,8 @@ def _pairs(selection: Selection) -> tuple[Figure, ...]:
     names = [name for name in selection.problem.inferred if name in hyper.draws][:MOST_PAIRED]
     if len(names) < 2:
         others = sorted((name for name in hyper.draws if name not in names), key=lambda each: -_spread(each, selection))
-        names += others[: FILLED_UP - len(names)]
+        added = others[: FILLED_UP - len(names)]
+        names += [name for name in hyper.draws if name in added]
     panels = tuple(_pair(first, second, selection) for first, second in itertools.combinations(names, 2))
     caption = (
         "Draws from the distribution of the numbers given all observations: each point is a set of numbers that "
@@ -370,7 +371,8 @@ def _pair(first: str, second: str, selection: Selection) -> Lines:
     x_log, y_log = (bool(0 < LOG_RATIO * each.min() < each.max()) for each in (x, y))
     cloud = Curve("draws", x, y, colour=5, style="dots")
     mark = Mark("chosen", selection.values[first], selection.values[second])
-    return Lines(f"{labels[1]} against {labels[0]}", labels[0], labels[1], (cloud,), (mark,), x_log, y_log)
+    title = " and ".join(label.removeprefix("kernel.") for label in labels)
+    return Lines(title, labels[0], labels[1], (cloud,), (mark,), x_log, y_log)
 
 
 def _spread(name: str, selection: Selection) -> float:
