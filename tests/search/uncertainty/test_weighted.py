@@ -205,7 +205,7 @@ def test_a_strongly_skewed_density_in_three_dimensions():
     for seed in range(3):
         found = weighted_points(known.log_density, known.peaks, seed)
         assert abs(found.log_integral) <= found.log_integral_error
-        assert 0.1 < found.log_integral_error < 0.4
+        assert 0.1 < found.log_integral_error < 0.8
         drawn = known.draw(COUNT, np.random.default_rng(0))
         assert_moments(found.sample, found.sample_weights, drawn, 0.3, 0.25)
 
@@ -247,7 +247,7 @@ def test_stated_errors_are_not_below_true_ones():
         errors.append(abs(found.log_integral - known.log_integral))
         stated.append(found.log_integral_error)
     assert np.mean(np.array(errors) <= stated) >= RATE
-    assert np.median(stated) < 0.03  # and they say something
+    assert np.median(stated) < 0.06  # and they say something
 
 
 @pytest.mark.slow
@@ -267,7 +267,7 @@ def test_points_that_cannot_be_scored(dimension, cut):
     known = half(cut, dimension)
     found = weighted_points(known.log_density, known.peaks, seed=0)
     assert 0 < found.failed < 0.3 * len(found.t)
-    assert abs(found.log_integral - known.log_integral) <= found.log_integral_error < 0.35
+    assert abs(found.log_integral - known.log_integral) <= found.log_integral_error < 0.6
     assert_moments(found.sample, found.sample_weights, known.draw(COUNT, np.random.default_rng(0)), 0.15, 0.1)
     assert found.weights[found.t[:, 0] >= cut].sum() == 0.0
     assert found.sample_weights[found.sample[:, 0] >= cut + 0.2].sum() < 0.02

@@ -46,7 +46,7 @@ APART = 1.5
 BETWEEN_NATS = 0.5
 """Two peaks are one if the log density half-way between them is not lower by this than at the lower one."""
 
-LEAST_SIZE = 10.0
+LEAST_SIZE = 20.0
 """The least effective size that is trusted."""
 
 MOST_FAILED = 0.2

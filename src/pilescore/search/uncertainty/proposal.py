@@ -36,6 +36,10 @@ class SplitT:
     below: Float[np.ndarray, " p"]
     above: Float[np.ndarray, " p"]
 
+    def widened(self, factor: float) -> SplitT:
+        """Return the distribution with larger scales."""
+        return dataclasses.replace(self, below=factor * self.below, above=factor * self.above)
+
     def at(self, unit: Float[np.ndarray, "n p"]) -> Float[np.ndarray, "n p"]:
         """Return the points at which the distribution functions along the axes have these values between 0 and 1."""
         split = self.below / (self.below + self.above)  # the probability below the centre

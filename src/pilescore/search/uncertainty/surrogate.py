@@ -36,10 +36,10 @@ FAR_NATS, DEEP_NATS = 5.0, 40.0
 LOOSENESS = 0.15
 """How quickly they matter less."""
 
-UNSURE_NATS = 0.5
+UNSURE_NATS = 1.0
 """Where the function is less certain than this, it is lowered: no mass comes from where nothing was computed."""
 
-CAUTION = 2.0
+CAUTION = 1.0
 """By how many times the excess."""
 
 HOPE = 2.0

@@ -28,8 +28,13 @@ ROUNDS = (24, 28, 28)
 MORE = 0.5
 """How many more, as a fraction, for each other peak."""
 
-WIDER = 1.2
-"""The variance of the first distribution, relative to that of the curvature."""
+WIDER_FIRST, WIDER = 1.5, 0.7
+"""How much wider distributions are than the curvature and, later, the smooth function say, as a fraction, in one
+dimension; in `p` dimensions divided by `√p`. The tails, which few readings make heavy, are not known before points are
+in them."""
+
+NARROW = (1.1, 1.0)
+"""The factors if there are several peaks."""
 
 SAMPLE = 4096
 """The size of the sample of the smooth function."""
@@ -43,7 +48,7 @@ BEYOND = 1.2
 MOST_EXTRA_ROUNDS = 3
 """How many more rounds follow while the effective size is too small."""
 
-LEAST_SIZE = 15.0
+LEAST_SIZE = 25.0
 """The effective size at which no more rounds follow."""
 
 HEAVY = 0.1
@@ -121,9 +126,13 @@ def weighted_points(
     """
     integrals = np.array([peak.log_integral for peak in peaks])
     shares = _at_least(np.exp(integrals - logsumexp(integrals)), LEAST_SHARE)
-    proposal = Mixture(shares, [around(peak.t, WIDER * peak.covariance) for peak in peaks])
+    dimension = len(peaks[0].t)
+    first, later = NARROW  # wide distributions around several peaks overlap: points would belong to all of them
+    if len(peaks) == 1:
+        first, later = (1.0 + wider / math.sqrt(dimension) for wider in (WIDER_FIRST, WIDER))
+    proposal = Mixture(shares, [around(peak.t, first**2 * peak.covariance) for peak in peaks])
     frames = [around(peak.t, peak.covariance) for peak in peaks]
-    t, values = np.empty((0, len(peaks[0].t))), np.empty(0)
+    t, values = np.empty((0, dimension)), np.empty(0)
     drawn: list[tuple[int, Mixture]] = []
     outlier: SplitT | None = None
     for number, base in enumerate([*rounds, *[rounds[-1]] * MOST_EXTRA_ROUNDS]):
@@ -151,7 +160,7 @@ def weighted_points(
         misfit = math.sqrt(float(weights @ np.minimum(np.abs(shape.left_out), MOST_ERROR_NATS) ** 2))
         if number + 1 >= len(rounds) and (size >= LEAST_SIZE or misfit <= MOST_MISFIT_NATS):
             break
-        parts = [fitted(sample, own / mass) for own, mass in zip(owners, masses, strict=True)]
+        parts = [fitted(sample, own / mass).widened(later) for own, mass in zip(owners, masses, strict=True)]
         frames = [around(*moments(sample, own / mass)) for own, mass in zip(owners, masses, strict=True)]
         proposal = Mixture(_at_least(masses / masses.sum(), LEAST_SHARE), parts)
         # A point in a tail that no distribution reaches: the next ones are drawn around it too.
@@ -162,7 +171,7 @@ def weighted_points(
     integral = float(logsumexp(sample_logs)) - math.log(SAMPLE)
     apart = abs(integral - plain) > DISAGREEMENT * plain_error + MOST_MISFIT_NATS
     if misfit > MOST_MISFIT_NATS or apart:
-        own = drawn[-1][1].owners(t) @ weights
+        own = proposal.owners(t) @ weights
         # Weights do not show mass that no point has reached; the smooth function may.
         error = SAFETY * plain_error + min(abs(integral - plain), SAFETY * plain_error)
         return WeightedPoints(t, weights, t, weights, plain, error, size, misfit, own, failed)
