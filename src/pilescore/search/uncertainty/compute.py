@@ -79,8 +79,8 @@ def hyperposterior(
     Priors are weakly informative by role, so that the data decide where they can. Lengths have log-normal priors around
     half of the extent of the observations, within a factor of 4 with probability 68%; η around the mean square of the
     readings (factor 10); the noise deviation around 5% of the spread of the readings (factor 10); ratios around one
-    (factor 3). Coefficients of equations and everything else are uniform between their bounds, positive ones in their
-    logarithm. Priors of the model itself (`Model(..., priors=…)`) replace these.
+    (factor 3). Coefficients of equations and everything else are uniform between their bounds, temperatures of
+    equations in their logarithm. Priors of the model itself (`Model(..., priors=…)`) replace these.
 
     Parameters
     ----------
