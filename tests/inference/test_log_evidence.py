@@ -65,7 +65,7 @@ def large(count=600):
 
 def mapped():
     """Return a model whose kernel has a matrix, which has no sign, and a period."""
-    kernel = ps.kernels.LinearMap([[1.0, 0.4], [-0.2, 0.9]], ps.RBF(0.5)) + ps.kernels.Periodic(0.9, period=1.3)
+    kernel = ps.kernels.LinearMap(ps.RBF(0.5), [[1.0, 0.4], [-0.2, 0.9]]) + ps.kernels.Periodic(0.9, period=1.3)
     return ps.Model(kernel, ps.observe(ps.identity, SQUARE_Y, SQUARE_X), gamma=0.01)
 
 
@@ -413,7 +413,7 @@ def test_numbers_of_other_types_are_taken():
         ({"rate": None, "gamma": 0.1}, ["values['rate']", "a real number", "None"]),
     ],
 )
-def test_bad_values(values, parts):
+def test_bad_values(as_a_user, values, parts):
     _, function, _ = of_decay("rate", "gamma")
     with refused(*parts):
         function(values)
@@ -433,7 +433,7 @@ def test_bad_values(values, parts):
         (("model", "gamma"), ["model", "a ps.Model"]),
     ],
 )
-def test_bad_arguments(arguments, parts):
+def test_bad_arguments(as_a_user, arguments, parts):
     with refused(*parts):
         ps.log_evidence_function(*arguments)
 

@@ -309,7 +309,7 @@ class CompiledEvidence(TracedEvidence):
             tables = [jnp.asarray(model.blocks[i].coefficients) for i in tile.blocks]
             rows = [jnp.concatenate([table[group] for table in tables]) for group in tile.first]
             parts.append((jnp.asarray(tile.points), jnp.stack(rows), tile.matrix))
-        shapes = tuple((tile.points.shape[1], tile.groups) for tile in self.tiles)
+        shapes = tuple((tile.size, tile.groups) for tile in self.tiles)
         return symmetric((form, shapes), numbers, 1.0, parts)
 
     def _mirrored(self, weights: Float[Array, "N N"]) -> Float[Array, "N N"]:
