@@ -65,7 +65,9 @@ def large(count=600):
 
 def mapped():
     """Return a model whose kernel has a matrix, which has no sign, and a period."""
-    kernel = ps.kernels.LinearMap(ps.RBF(0.5), [[1.0, 0.4], [-0.2, 0.9]]) + ps.kernels.Periodic(0.9, period=1.3)
+    kernel = ps.kernels.LinearMap(ps.RBF(0.5), [[1.0, 0.4], [-0.2, 0.9]]) + ps.kernels.Periodic(
+        period=1.3, bandwidth=0.9
+    )
     return ps.Model(kernel, ps.observe(ps.identity, SQUARE_Y, SQUARE_X), gamma=0.01)
 
 

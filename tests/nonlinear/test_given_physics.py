@@ -119,7 +119,8 @@ def test_gradient_given_an_exact_curved_equation(bandwidth: float) -> None:
             return systems_of(model.replace({name: at * (1 + times * step)}), GIVEN, start).pile(GIVEN).value
 
         expected = (8 * (score(1) - score(-1)) - (score(2) - score(-2))) / (12 * step)
-        assert float(gradient[name]) * float(value) == pytest.approx(expected, rel=5e-5), name
+        noise = 18 / 12 * found.rounding / step  # four scores, each with its rounding, make the quotient
+        assert float(gradient[name]) * float(value) == pytest.approx(expected, rel=5e-5, abs=noise), name
 
 
 def test_what_an_exact_curved_equation_is_missed_by_is_scored() -> None:

@@ -23,6 +23,7 @@ from ..errors import (
     NotSolvedError,
     PrecisionWarning,
     ToleranceError,
+    UncertaintyWarning,
     as_array,
     as_count,
     as_positive,
@@ -36,7 +37,10 @@ from .posterior import Posterior, as_generator, as_probabilities, normal_quantil
 from .score import Score
 
 NEGLIGIBLE_WEIGHT = 1e-3
-"""The total weight of the models that a mixture may leave out because they cannot be solved."""
+"""The total weight of models that a mixture leaves out without a warning because they cannot be solved."""
+
+MOST_LEFT_OUT = 0.2
+"""The total weight that it may leave out with a warning."""
 
 IMPRECISE_WEIGHT = 0.05
 """The total weight of models from which on a warning about their rounding is given: their share of the variance."""
@@ -145,13 +149,20 @@ class _Components:
     def _leave_out(self, i: int, error: Exception) -> None:
         part, missing = self.parts[i], {*self.left_out, i}
         total = sum(self.parts[j].weight for j in missing)
-        if total >= NEGLIGIBLE_WEIGHT:
-            which = ", ".join(f"{name} = {float(value):.6g}" for name, value in part.values.items())
+        which = ", ".join(f"{name} = {float(value):.6g}" for name, value in part.values.items())
+        if total >= MOST_LEFT_OUT:
             others = f"; with those before it {total:.2g}, and" if len(missing) > 1 else ", and"
             raise type(error)(
                 f"weighted model {i} of {len(self.parts)} ({which}) cannot be solved. Its weight is "
-                f"{part.weight:.2g}{others} less than {NEGLIGIBLE_WEIGHT:g} may be left out: {error}"
+                f"{part.weight:.2g}{others} less than {MOST_LEFT_OUT:g} may be left out: {error}"
             ) from error
+        if total >= NEGLIGIBLE_WEIGHT:
+            warnings.warn(
+                f"it cannot be solved and is left out ({which}); with those before it the weight {total:.2g} is "
+                "missing, so part of the distribution may be. More noise or narrower bounds help",
+                UncertaintyWarning,
+                stacklevel=2,
+            )
         self.left_out.add(i)
 
 
@@ -162,8 +173,8 @@ class MixturePosterior:
     It is a mixture of Gaussian processes, `Σ_i w_i p(f | y, θ_i)`. A parameter inside an operator takes the value of
     each model if it is one of the hyperparameters that vary, so that a flux `k ∂x` contains the uncertainty of `k`.
 
-    Models are conditioned when they are first needed. A model that cannot be solved raises an error, unless the models
-    that cannot be solved have less than a thousandth of the weight; then they are left out.
+    Models are conditioned when they are first needed. Models that cannot be solved are left out, with a warning if they
+    have more than a thousandth of the weight, and with an error if they have more than a fifth.
 
     Examples
     --------

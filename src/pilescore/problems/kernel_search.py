@@ -153,19 +153,10 @@ def _hyperposterior(
 
 def _hyperposterior_summary(hyper: Hyperposterior) -> HyperposteriorSummary:
     """Return what is stored of a distribution: the models that matter, draws for pictures, and intervals."""
-    parts, roles = hyper.weighted_models, hyper.minimum.model.roles
+    parts = hyper.weighted_models
     rows = [{name: float(value) for name, value in part.values.items()} for part in parts]
-    shown = list(hyper.names)
-    if hyper.density.score.profiled:
-        rescaled = [name for name, role in roles.items() if role in TEMPERATURE_ROLES]
-        rows = [
-            row | {each: float(part.model.parameters[each]) for each in rescaled}
-            for row, part in zip(rows, parts, strict=True)
-        ]
-        # Draws of temperatures are relative to η, which draws do not have.
-        shown = [name for name in shown if name not in rescaled]
-    table = hyper.table
-    draws = hyper.sample(PICTURE_DRAWS)
+    table, draws = hyper.table, hyper.sample(PICTURE_DRAWS)
+    shown = [name for name in hyper.names if name in hyper.minimum.values]  # a profiled score was not searched over η
     quantiles = hyper.quantiles(INTERVAL).loc[shown].to_numpy().tolist()
     return HyperposteriorSummary(
         names=list(rows[0]),

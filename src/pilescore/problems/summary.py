@@ -53,8 +53,7 @@ class HyperposteriorSummary(Stored):
     """The distribution of hyperparameters and inferred parameters, as in `ps.search.Hyperposterior`."""
 
     names: list[str]
-    """The numbers in which the weighted models differ. With a profiled score these include the temperatures, which it
-    rescales."""
+    """The numbers in which the weighted models differ, searched or tied."""
     points: list[list[float]]
     """These numbers for each weighted model, heaviest first."""
     weights: list[float]

@@ -116,7 +116,7 @@ class ModelCandidate(ScoredByEvidence, Predicting):
         try:
             systems = systems_of(self.model, score)
             found = systems.pile(score)
-            return _evidence_row(found, own_evidence(found, self.model), [systems.caution])
+            return _evidence_row(found, own_evidence(found), [systems.caution])
         except PilescoreError as failure:
             given = score.given_blocks(self.model)
             scored = (block.size for i, block in enumerate(self.model.blocks) if i not in given)
@@ -209,7 +209,7 @@ class SolutionCandidate(ScoredByEvidence, Predicting):
     def row(self, score: Score) -> dict[str, Any]:
         """Return the score of the linearised model at its own scale."""
         found = systems_of(self.solution.model, score).pile(Score())
-        return _evidence_row(found, own_evidence(found, self.solution.model), self._warnings)
+        return _evidence_row(found, own_evidence(found), self._warnings)
 
     def predictor(self, profiled: bool) -> HeldOutPredictor:
         """Return the posterior of the linearised model."""
@@ -338,6 +338,8 @@ KINDS: dict[type, Callable[[Any], Scored | Predicting]] = {
 
 def as_candidate(value: Any) -> Scored | Predicting | None:
     """Return the class that scores a candidate and predicts with it; None for anything else."""
+    if isinstance(value, MixturePosterior):  # of a distribution that is a candidate itself, or else without a noise
+        value = value.mixture
     return next((adapter(value) for kind, adapter in KINDS.items() if isinstance(value, kind)), None)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import ClusterError, PilescoreError, UncertaintyWarning
 from ..inference import Pile
-from ..model import Model, find, named_paths
+from ..model import find, named_paths
 from .minimum import Minimum
 from .uncertainty import HyperparameterDensity, Hyperposterior, default_density, hyperposterior, quadratic_peak
 
@@ -27,12 +27,12 @@ class IntegratedEvidence:
     """Warnings, one sentence each."""
 
 
-def own_evidence(pile: Pile, model: Model | None = None) -> IntegratedEvidence:
+def own_evidence(pile: Pile) -> IntegratedEvidence:
     """Return the log evidence of a candidate without searched hyperparameters.
 
     The density of the model's priors does not belong to it: its hyperparameters are taken as known.
     """
-    known = 0.0 if model is None else model.log_prior
+    known = -0.5 * pile.size * pile.prior
     return IntegratedEvidence(pile.log_evidence - known, rounding_error(pile))
 
 
@@ -71,9 +71,6 @@ def integrated_evidence(minimum: Minimum, hurried: str = "") -> IntegratedEviden
 def hyperposterior_evidence(hyper: Hyperposterior) -> IntegratedEvidence:
     """Return the log evidence of a distribution of hyperparameters."""
     minimum, notes = hyper.minimum, hyper.warnings
-    if not math.isfinite(hyper.log_evidence):  # nuts does not know it
-        estimated = _by_curvature(minimum, hyper.density, f"method={hyper.method!r} does not compute it")
-        return dataclasses.replace(estimated, notes=(*estimated.notes, *notes))
     known = _log_prior_of_others(hyper.density)
     if math.isnan(hyper.log_evidence_error):
         return IntegratedEvidence(hyper.log_evidence - known, math.nan, (UNKNOWN_ERROR, *notes))
@@ -83,7 +80,8 @@ def hyperposterior_evidence(hyper: Hyperposterior) -> IntegratedEvidence:
 
 def _by_curvature(minimum: Minimum, density: HyperparameterDensity, reason: str) -> IntegratedEvidence:
     """Return Laplace's estimate from the curvature at the minimum, without computing any score."""
-    if minimum.end is None or minimum.curvature is None:
+    # A profiled score has no curvature along η. At a bound the slope does not vanish, and only scores could tell it.
+    if minimum.end is None or minimum.curvature is None or minimum.score.profiled or minimum.at_bounds:
         return _unknown(reason)
     peak = quadratic_peak(density, minimum.end.u, minimum.pile.log_evidence, minimum.curvature)
     if not math.isfinite(peak.log_integral):
@@ -98,8 +96,14 @@ def _unknown(reason: str) -> IntegratedEvidence:
 
 
 def _log_prior_of_others(density: HyperparameterDensity) -> float:
-    """Return the log density of the model's priors on hyperparameters that were not searched, which are known."""
-    model = density.space.model
-    paths, searched = named_paths(model), {base for base, _ in density.space.targets.values()}
-    others = {name: each for name, each in model.priors.items() if find(model, paths, name)[0] not in searched}
-    return model.replace(priors=others).log_prior
+    """Return the log density of the model's priors on what was not searched, which is known."""
+    model, total = density.space.model, 0.0
+    paths, searched = named_paths(model), set(density.space.targets.values())
+    for name, prior in model.priors.items():
+        base, index = find(model, paths, name)
+        value = np.asarray(model.parameters[base])
+        indices = [index] if index else list(np.ndindex(value.shape))
+        known = [i for i, each in enumerate(indices) if not {(base, each), (base, ())} & searched]
+        if known:
+            total += prior.log_marginal(value[index], known)
+    return total

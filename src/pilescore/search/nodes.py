@@ -126,7 +126,7 @@ def _between(block: Observation, along: int | None = None) -> _Between:
     return _Between(tuple(each[owner] + shift for each in nodes), nodes)
 
 
-def _floors(model: Model) -> dict[str, Float[np.ndarray, "..."]]:
+def least_lengths(model: Model) -> dict[str, Float[np.ndarray, "..."]]:
     """Return the least value of each length and period of the kernel, for nodes of exact equations."""
     blocks = [_between(block) for block in exact_blocks(model).values()]
     floors = _least_periods(model)
@@ -183,7 +183,7 @@ def _least_length(model: Model, name: str, index: tuple[int, ...], between: _Bet
 
 def floored(model: Model, over: Mapping[str, Any]) -> dict[str, Any]:
     """Return bounds that keep lengths and periods above those that evade exact equations between nodes."""
-    floors, paths, bounds = _floors(model), named_paths(model), dict(over)
+    floors, paths, bounds = least_lengths(model), named_paths(model), dict(over)
     for name, (low, high) in over.items():
         base, index = find(model, paths, name)
         if base in floors:

@@ -134,15 +134,8 @@ class SearchSpace:
 
     def sobol(self, count: int, seed: int) -> Float[np.ndarray, "n p"]:
         """Return scrambled Sobol points within the bounds, in coordinates."""
-        if count == 0:
-            return np.empty((0, len(self.names)))
-        from scipy.stats import qmc  # a slow import
-
-        sampler = qmc.Sobol(len(self.names), rng=np.random.default_rng(seed))
-        # Sobol points are balanced in powers of two only.
-        unit = sampler.random_base2((count - 1).bit_length())[:count]
         low, high = np.array(self.bounds).T
-        return low + unit * (high - low)
+        return low + sobol_points(count, len(self.names), seed) * (high - low)
 
     def _grouped(self, values: Float[Array | np.ndarray, " p"]) -> dict[str, Any]:
         """Return the values under the names that the user gave, vectors as vectors."""
@@ -179,6 +172,17 @@ class SearchSpace:
                 raise InputError(f"{argument}: expected {expected}; calling it gave {problem}") from error
             shape = () if index else np.shape(self.model.parameters[base])
             require(value.shape == shape, argument, value, f"a function whose value has shape {shape}")
+
+
+def sobol_points(count: int, dimension: int, seed: int | Sequence[int]) -> Float[np.ndarray, "n p"]:
+    """Return scrambled Sobol points of the unit cube."""
+    if count == 0:
+        return np.empty((0, dimension))
+    from scipy.stats import qmc  # a slow import
+
+    sampler = qmc.Sobol(dimension, rng=np.random.default_rng(seed))
+    # Sobol points are balanced in powers of two only.
+    return np.asarray(sampler.random_base2((count - 1).bit_length())[:count])
 
 
 def bounds_reached(positions: Mapping[str, float], near: float) -> dict[str, Side]:

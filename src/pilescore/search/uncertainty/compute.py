@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri
-from scipy.stats import qmc
 
 from ...errors import InputError, PilescoreError, UncertaintyWarning, as_count, nearest, require
-from ...inference import Score
-from ...model import Model
+from ...inference import Score, as_score, at_profiled_scale, systems_of
+from ...model import Model, eta_and_temperatures
 from ...model.priors import Prior
 from ...parallel import progress_bar
 from ..minimum import Minimum, minimize
 from ..options import RunOptions, SearchOptions
-from ..space import SearchSpace, Starts
+from ..space import SearchSpace, Starts, search_space, sobol_points
 from .default_priors import default_priors
 from .density import HyperparameterDensity, own_prior
 from .peak import Peak, find_peak
@@ -28,6 +29,9 @@ from .sampling import CHAINS, DRAWS, nuts_draws, require_nutpie
 from .weighted import MOST_MISFIT_NATS, SAMPLE, WeightedPoints, weighted_points
 
 METHODS = ("weighted", "laplace", "nuts")
+
+SCALE_REACH = 1e6
+"""How far η may be from the best one that a profiled score has found, as a factor."""
 
 STARTS = 4
 """The number of starts of a search for the minimum."""
@@ -121,34 +125,73 @@ def hyperposterior(
     array([1.2])
     """
     seed = as_count(seed, "seed", least=0)
-    best, scoring, chosen = _checked(found, over, method, priors, score, starts)
+    best = _checked(found, over, method, priors, score, starts)
     if best is None:
         assert isinstance(found, Model)
         run = RunOptions(progress=progress)
         best = minimize(found, over or {}, score=score, starts=starts, search=SearchOptions(seed=seed), run=run)
-        scoring = best.score
-    end = best.end
-    if end is None:
+    if best.end is None:
         raise InputError("found: expected a result of ps.minimize with its search; this one was changed since")
     if best.status == "interrupted":
         raise KeyboardInterrupt
-    density = HyperparameterDensity(end.space, scoring, _priors(end.space, chosen), end.warm_start)
+    density = default_density(best)
+    density = dataclasses.replace(density, priors=_priors(density.space, priors))
     result = _compute(best, density, method, seed, progress)
     if result.warnings:
         warnings.warn("; ".join(result.warnings), UncertaintyWarning, stacklevel=2)
     return result
 
 
+def _searched(best: Minimum) -> SearchSpace:
+    """Return the coordinates of what a search found.
+
+    A profiled score finds η in closed form, and the ratios of temperatures to it. η is then one of the
+    hyperparameters, temperatures are what they are at the best scale, and those that were not searched follow η.
+    """
+    assert best.end is not None
+    space, model = best.end.space, best.model
+    if not best.score.profiled:
+        return space
+    scale, before = float(model.eta), float(space.model.eta)
+    rescaled = set(eta_and_temperatures(model))
+    over: dict[str, Any] = {}
+    for name, rows in space.groups.items():
+        factor = scale / before if space.targets[space.names[rows[0]]][0] in rescaled else 1.0
+        low, high = (factor * ends[list(rows)].reshape(space.shapes[name]) for ends in (space.low, space.high))
+        over[name] = (low, high)
+    own = {name for name in over if space.targets[space.names[space.groups[name][0]]][0] in rescaled}
+    over["eta"] = (scale / SCALE_REACH, scale * SCALE_REACH)
+
+    def following(name: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return a tie of the profiled search, where temperatures were those at the model's own η."""
+
+        def tied(values: Any) -> Any:
+            back = before / values["eta"]
+            found = function({each: back * value if each in own else value for each, value in values.items()})
+            return found / back if space.targets[name][0] in rescaled else found
+
+        return tied
+
+    ties: dict[str, Callable[[Any], Any]] = {name: following(name, tie) for name, tie in space.ties.items()}
+    for name in rescaled - {"eta"} - {base for base, _ in space.targets.values()}:
+        ties[name] = functools.partial(_in_proportion, float(model.parameters[name]) / scale)
+    return search_space(model, over, ties)
+
+
+def _in_proportion(ratio: float, values: Any) -> Any:
+    return ratio * values["eta"]
+
+
 def default_density(best: Minimum) -> HyperparameterDensity:
     """Return the density of the hyperparameters that a search found, with the default priors."""
     assert best.end is not None
-    return HyperparameterDensity(best.end.space, best.score, default_priors(best.end.space), best.end.warm_start)
+    space = _searched(best)
+    score = dataclasses.replace(best.score, profiled=False)
+    return HyperparameterDensity(space, score, default_priors(space), best.end.warm_start)
 
 
-def _checked(
-    found: Any, over: Any, method: Any, priors: Any, score: Any, starts: Any
-) -> tuple[Minimum | None, Any, Any]:
-    """Return the minimum, if it is known, its score, and the priors, after checking the arguments."""
+def _checked(found: Any, over: Any, method: Any, priors: Any, score: Any, starts: Any) -> Minimum | None:
+    """Return the minimum, if it is known, after checking the arguments."""
     require(method in METHODS, "method", method, "'weighted', 'laplace' or 'nuts'")
     if method == "nuts":
         require_nutpie()
@@ -161,10 +204,13 @@ def _checked(
         require(starts == STARTS, "starts", starts, "nothing with a result of minimize, which has been searched")
         if found.status == "interrupted":
             raise InputError("found: the search was interrupted. Let ps.minimize finish, or resume it from its file")
-        return found, found.score, priors
+        return found
     require(isinstance(found, Model), "found", found, "a result of ps.minimize, or a ps.Model with over=")
     require(isinstance(over, Mapping) and len(over) > 0, "over", over, "bounds (low, high) by name, as in ps.minimize")
-    return None, score, priors
+    if priors is not None:  # before the search, which may be long
+        scale = {"eta": (1e-300, 1e300)} if as_score(score).profiled else {}
+        _priors(search_space(found, {**over, **scale}), priors)
+    return None
 
 
 def _priors(space: SearchSpace, given: Mapping[str, Any] | str | None) -> dict[str, Prior | None]:
@@ -199,17 +245,17 @@ def _compute(
     best: Minimum, density: HyperparameterDensity, method: Method, seed: int, progress: bool | None
 ) -> Hyperposterior:
     """Return the distribution around a minimum."""
-    peak = find_peak(density, _end_of(best), best.curvature)
+    peak = find_peak(density, _end_of(best, density), None if best.score.profiled else best.curvature)
     if not math.isfinite(peak.value):
         raise PilescoreError(
-            "the minimum cannot be scored again, so there is no distribution around it. Search again with "
-            "ps.minimize, or with wider bounds"
+            "the minimum is at the edge of what can be scored: there is no score beside it, and no distribution around "
+            "it. What helps: more noise, or a kernel that is less smooth"
         )
-    if method == "laplace":
-        return _laplace(best, density, peak)
-    if method == "nuts":
-        return _nuts(best, density, peak, seed, progress is True)
     peaks, evaluations = _rivals(best, density, peak)
+    if method == "laplace":
+        return _laplace(best, density, peaks, evaluations)
+    if method == "nuts":
+        return _nuts(best, density, peaks, evaluations, seed, progress is True)
     with progress_bar(0, "hyperposterior", progress) as bar:
 
         def value(t: Float[np.ndarray, " p"]) -> float:
@@ -221,9 +267,16 @@ def _compute(
     return _weighted(best, density, weighted, evaluations)
 
 
-def _end_of(best: Minimum) -> Float[np.ndarray, " p"]:
+def _end_of(best: Minimum, density: HyperparameterDensity, end: Mapping[str, float] | None = None) -> Any:
+    """Return the coordinates of the minimum, or of the end of a descent, in those of the density."""
     assert best.end is not None
-    return best.end.u
+    found, space = best.end.space, density.space
+    values = found.decode(best.end.u) if end is None else np.array([end[name] for name in found.names])
+    if not best.score.profiled:
+        return space.encode(values)
+    model = found.model_at(values)
+    scored = best.pile if end is None else systems_of(model, best.score, best.end.warm_start).pile(best.score)
+    return space.encode(space.values_of(at_profiled_scale(model, scored)))
 
 
 def _rivals(best: Minimum, density: HyperparameterDensity, peak: Peak) -> tuple[list[Peak], int]:
@@ -231,14 +284,17 @@ def _rivals(best: Minimum, density: HyperparameterDensity, peak: Peak) -> tuple[
 
     Other peaks are looked for where other descents ended, if their evidence is not too far behind.
     """
-    space, peaks, evaluations = density.space, [peak], peak.evaluations
+    peaks, evaluations = [peak], peak.evaluations
     scored = [descent for descent in best.descents if math.isfinite(descent.pile)]
     lowest = min((descent.pile for descent in scored), default=math.nan)
-    seen = [density.inside(_end_of(best))]
+    seen = [density.inside(_end_of(best, density))]
     for descent in sorted(scored, key=lambda each: each.pile):
         if 0.5 * best.pile.size * (descent.pile - lowest) > RIVAL_NATS or len(seen) > MOST_RIVALS:
             break
-        u = space.encode(np.array([descent.end[name] for name in space.names]))
+        try:
+            u = _end_of(best, density, descent.end)
+        except PilescoreError:  # it was scored with other nodes or tolerances, and cannot be any more
+            continue
         t = density.inside(u)
         if any(_distance(t, other, peak.precision) < APART for other in seen):
             continue
@@ -294,7 +350,8 @@ def _weighted(best: Minimum, density: HyperparameterDensity, found: WeightedPoin
     )
 
 
-def _laplace(best: Minimum, density: HyperparameterDensity, peak: Peak) -> Hyperposterior:
+def _laplace(best: Minimum, density: HyperparameterDensity, peaks: Sequence[Peak], evaluations: int) -> Hyperposterior:
+    peak, texts = peaks[0], _others(peaks)
     root = np.linalg.cholesky(peak.covariance)
     points = density.values(peak.t + _normal_points(MODELS, len(peak.t)) @ root.T)
     draws = density.values(peak.t + _normal_points(SAMPLE, len(peak.t)) @ root.T)
@@ -310,15 +367,29 @@ def _laplace(best: Minimum, density: HyperparameterDensity, peak: Peak) -> Hyper
         peak.log_integral,
         math.nan,
         math.nan,
-        peak.evaluations,
+        evaluations,
         np.ones(1),
-        tuple(find_warnings(density, draws, weights)),
+        (*texts, *find_warnings(density, draws, weights)),
     )
 
 
-def _nuts(best: Minimum, density: HyperparameterDensity, peak: Peak, seed: int, progress: bool) -> Hyperposterior:
-    chains = nuts_draws(density, peak, seed, progress)
-    texts = []
+def _others(peaks: Sequence[Peak]) -> list[str]:
+    """Return a warning if a method that knows one peak leaves out others."""
+    if len(peaks) == 1:
+        return []
+    integrals = np.array([peak.log_integral for peak in peaks])
+    share = 1.0 / float(np.sum(np.exp(integrals - integrals[0])))
+    return [
+        f"there are {len(peaks)} optima, and this method describes one, with a probability of about "
+        f"{100 * share:.2g}%. Use method='weighted', priors, or narrower bounds"
+    ]
+
+
+def _nuts(
+    best: Minimum, density: HyperparameterDensity, peaks: Sequence[Peak], evaluations: int, seed: int, progress: bool
+) -> Hyperposterior:
+    chains = nuts_draws(density, peaks[0], seed, progress)
+    texts = _others(peaks)
     if not chains.r_hat < MOST_R_HAT:
         texts.append(
             f"R-hat is {chains.r_hat:.3f}: the chains have not mixed, there may be several optima. Use more starts "
@@ -343,10 +414,10 @@ def _nuts(best: Minimum, density: HyperparameterDensity, peak: Peak, seed: int, 
         np.full(MODELS, 1.0 / MODELS),
         draws,
         weights,
-        math.nan,
+        peaks[0].log_integral,
         math.nan,
         size,
-        peak.evaluations + chains.evaluations,
+        evaluations + chains.evaluations,
         np.ones(1),
         (*texts, *find_warnings(density, draws, weights)),
         chains,
@@ -355,5 +426,4 @@ def _nuts(best: Minimum, density: HyperparameterDensity, peak: Peak, seed: int, 
 
 def _normal_points(count: int, dimension: int) -> Float[np.ndarray, "n p"]:
     """Return Sobol points of the standard normal distribution."""
-    sampler = qmc.Sobol(dimension, rng=np.random.default_rng(0))
-    return np.asarray(ndtri(sampler.random_base2((count - 1).bit_length())[:count]))
+    return np.asarray(ndtri(sobol_points(count, dimension, 0)))

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from scipy.special import ndtr, ndtri
 
 from ..curvature import Curvature
+from ..space import sobol_points
 from .density import INSIDE, HyperparameterDensity
 
 MOST_STEPS = 12
@@ -32,6 +33,10 @@ SUFFICIENT = 0.1
 """A step is taken if it gains at least this fraction of what the slope along it promises."""
 
 MOST_HALVINGS = 5
+
+MOST_BESIDE, BESIDE = 8, 1e-3
+"""How many points beside a start are tried if it cannot be scored, and how far from it, in coordinates without bounds.
+"""
 
 CHECKED_NATS, CHECKED_LENGTH = 0.1, 0.01
 """A slope is checked by the values at both ends of a step that should change them by this, or has this length."""
@@ -100,6 +105,14 @@ def find_peak(
     t = density.inside(start)
     value, slope = density.value_and_slope(t)
     evaluations = 1
+    # A minimum can lie where rounding decides whether there is a score, and has decided otherwise in a last digit.
+    for beside in sobol_points(MOST_BESIDE, len(t), 0):
+        if math.isfinite(value):
+            break
+        evaluations += 1
+        near = t + BESIDE * (2.0 * beside - 1.0)
+        value, slope = density.value_and_slope(near)
+        t = near if math.isfinite(value) else t
     moved = _off_bounds(density, t, slope)
     if not np.array_equal(moved, t):
         new_value, new_slope = density.value_and_slope(moved)
@@ -160,7 +173,8 @@ def quadratic_peak(
     prior, slope = density.log_prior(t)  # the slope of the evidence is zero at the minimum
     precision = _positive(_transformed(density, t, slope, curvature))
     step = np.linalg.solve(precision, slope)
-    return Peak(t + step, log_evidence + prior + 0.5 * float(slope @ step), precision, 0)
+    step *= min(1.0, LONGEST_STEP / float(np.abs(step).max(initial=1e-300)))
+    return Peak(t + step, log_evidence + prior + float(slope @ step - 0.5 * step @ precision @ step), precision, 0)
 
 
 def _off_bounds(

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import logsumexp
-from scipy.stats import qmc
-from scipy.stats import t as student
+from scipy.special import gammaln, logsumexp, stdtrit
+
+from ..space import sobol_points
 
 DEGREES = 7.0
 """The degrees of freedom of the t distributions: heavier tails than normal ones, so weights stay bounded."""
@@ -46,7 +46,7 @@ class SplitT:
         unit = FARTHEST + (1.0 - 2.0 * FARTHEST) * unit
         low = unit < split
         inner = np.where(low, 0.5 * unit / split, 0.5 + 0.5 * (unit - split) / (1.0 - split))
-        z = student.ppf(inner, DEGREES) * np.where(low, self.below, self.above)
+        z = stdtrit(DEGREES, inner) * np.where(low, self.below, self.above)
         return np.asarray(self.centre + z @ self.axes.T)
 
     def whitened(self, t: Float[np.ndarray, "n p"]) -> Float[np.ndarray, "n p"]:
@@ -58,7 +58,7 @@ class SplitT:
         z = self.whitened(t)
         scale = np.where(z < 0.0, self.below, self.above)
         # What is not drawn, further out, belongs to the others: a few per cent in many dimensions.
-        each = student.logpdf(z / scale, DEGREES) - np.log(0.5 * (self.below + self.above) * (1.0 - 2.0 * FARTHEST))
+        each = _log_student(z / scale) - np.log(0.5 * (self.below + self.above) * (1.0 - 2.0 * FARTHEST))
         return np.asarray(each.sum(axis=1) - self._logdet)
 
     @functools.cached_property
@@ -68,6 +68,12 @@ class SplitT:
     @functools.cached_property
     def _logdet(self) -> float:
         return float(np.linalg.slogdet(self.axes)[1])
+
+
+def _log_student(z: Float[np.ndarray, "n p"]) -> Float[np.ndarray, "n p"]:
+    """Return the log density of the t distribution, without `scipy.stats`, which is slow to import."""
+    constant = gammaln(0.5 * (DEGREES + 1.0)) - gammaln(0.5 * DEGREES) - 0.5 * math.log(DEGREES * math.pi)
+    return np.asarray(constant - 0.5 * (DEGREES + 1.0) * np.log1p(z**2 / DEGREES))
 
 
 def around(centre: Float[np.ndarray, " p"], covariance: Float[np.ndarray, "p p"]) -> SplitT:
@@ -131,8 +137,7 @@ class Mixture:
 
     def draw(self, count: int, seed: list[int]) -> Float[np.ndarray, "n p"]:
         """Return points, in numbers as the shares: scrambled Sobol points, whose means have little noise."""
-        sampler = qmc.Sobol(len(self.parts[0].centre), rng=np.random.default_rng(seed))
-        unit = sampler.random_base2(max(count - 1, 1).bit_length())[:count]
+        unit = sobol_points(count, len(self.parts[0].centre), seed)
         # Every k-th point for a part with the share 1/k: consecutive points of a Sobol sequence are balanced by
         # themselves, so each part gets a run of them.
         ends = np.round(np.cumsum(self.shares) * count).astype(int)

@@ -13,9 +13,11 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from ...errors import InputError, as_count
-from ...inference import ModelMixture, Pile, WeightedModel, as_probabilities, at_profiled_scale, systems_of
+from ...inference import ModelMixture, WeightedModel, as_probabilities
 from ...model import Model
 from ..minimum import Minimum
+from ..nodes import least_lengths
+from ..space import SearchSpace
 from .density import HyperparameterDensity
 from .display import COUNT, Marginal, marginals_html, smoothed_density
 from .sampling import Chains
@@ -36,6 +38,10 @@ FLAT_SPREAD = 0.9
 
 EDGE, EDGE_MASS = 0.25, 0.06
 """A distribution with more than this mass within this many deviations of a bound is cut off by it."""
+
+
+SAME_BOUND = 0.02
+"""The least length depends a little on the other hyperparameters; a bound this near to it, relatively, is due to it."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -74,7 +80,7 @@ class Hyperposterior(ModelMixture):
     """A large weighted sample of hyperparameters, which quantiles come from."""
     draw_weights: Float[np.ndarray, " n"]
     log_evidence: float
-    """The log evidence, averaged over the priors of the hyperparameters; NaN with `nuts`, which does not compute it."""
+    """The log evidence, averaged over the priors of the hyperparameters; Laplace's estimate with `laplace`, `nuts`."""
     log_evidence_error: float
     """The numerical error of the log evidence; NaN if it is unknown, with `laplace` and `nuts`."""
     effective_size: float
@@ -114,8 +120,8 @@ class Hyperposterior(ModelMixture):
         space, near = self.density.space, self.density.warm_start
         found = []
         for i in kept:
-            model = self._model(self.points[i])
-            values = space.by_name(space.values_of(model))
+            model = space.model_at(self.points[i])
+            values = {**space.by_name(space.values_of(model)), **_tied(space, model)}
             found.append(WeightedModel(float(self.weights[i]) / total, model, values, near))
         return found
 
@@ -173,17 +179,6 @@ class Hyperposterior(ModelMixture):
         if hasattr(arviz, "InferenceData"):
             return arviz.InferenceData(**groups)
         return xr.DataTree.from_dict(groups)  # from ArviZ 1.0 on
-
-    def _model(self, values: Float[np.ndarray, " p"]) -> Model:
-        """Return the model with these hyperparameters; with a profiled score, at its expected scale."""
-        model = self.density.space.model_at(values)
-        score = self.density.score
-        if not score.profiled:
-            return model
-        pile: Pile = systems_of(model, score, self.density.warm_start, explain=False).pile(score)
-        # Given the other hyperparameters η is distributed as an inverse gamma, whose mean is N/(N − 2) times η̂.
-        larger = pile.size / (pile.size - 2.0) if pile.size > 2 else 1.0
-        return at_profiled_scale(model, dataclasses.replace(pile, eta=larger * pile.eta))
 
     def _resampled(self, count: int, seed: int) -> Int[np.ndarray, " n"]:
         """Return the rows of equally weighted draws, by systematic resampling, in random order."""
@@ -248,6 +243,18 @@ class Hyperposterior(ModelMixture):
         )
 
 
+def _tied(space: SearchSpace, model: Model) -> dict[str, float]:
+    """Return the hyperparameters that follow searched ones, elements of arrays one by one."""
+    found = {}
+    for name in space.ties:
+        base, index = space.targets[name]
+        value = np.asarray(model.parameters[base])[index]
+        for element in np.ndindex(value.shape):
+            full = f"{name}[{', '.join(map(str, element))}]" if element else name
+            found[full] = float(value[element])
+    return found
+
+
 def find_warnings(
     density: HyperparameterDensity, draws: Float[np.ndarray, "n p"], weights: Float[np.ndarray, " n"]
 ) -> list[str]:
@@ -268,6 +275,13 @@ def find_warnings(
     deviations = np.sqrt(weights @ (position - weights @ position) ** 2) * math.sqrt(12.0)  # one if uniform
     texts = []
     for i, name in enumerate(space.names):
+        edge = EDGE * deviations[i] / math.sqrt(12.0)
+        if weights @ (position[:, i] < edge) > EDGE_MASS and _is_bound_by_nodes(space, i):
+            texts.append(
+                f"the distance between the nodes of exact equations excludes values of {name} below "
+                f"{space.low[i]:.3g}, and cuts its distribution off. Impose the equations at more nodes"
+            )
+            continue
         if not density.is_uniform(i):  # a prior keeps it from running off, and the data need not know it
             continue
         bounds = f"{space.low[i]:.4g} to {space.high[i]:.4g}"
@@ -277,7 +291,6 @@ def find_warnings(
                 "a prior, fix it, or add data"
             )
             continue
-        edge = EDGE * deviations[i] / math.sqrt(12.0)
         for side, bound, mass in (
             ("lower", space.low[i], weights @ (position[:, i] < edge)),
             ("upper", space.high[i], weights @ (position[:, i] > 1.0 - edge)),
@@ -285,6 +298,13 @@ def find_warnings(
             if mass > EDGE_MASS:
                 texts.append(f"the {side} bound of {name}, {bound:.4g}, cuts its distribution off. Widen it")
     return texts
+
+
+def _is_bound_by_nodes(space: SearchSpace, row: int) -> bool:
+    """Return whether the lower bound of a length or period is what the distance between nodes allows."""
+    base, index = space.targets[space.names[row]]
+    least = np.asarray(least_lengths(space.model).get(base, 0.0))
+    return bool(0.0 < space.low[row] <= (1 + SAME_BOUND) * float(least[index] if least.ndim else least))
 
 
 def _weighted_quantiles(

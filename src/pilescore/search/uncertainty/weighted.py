@@ -18,6 +18,7 @@ from jaxtyping import Float
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
+from ...errors import PilescoreError
 from .peak import Peak
 from .proposal import Mixture, SplitT, around, fitted, moments
 from .surrogate import Surrogate, surrogate
@@ -223,10 +224,17 @@ class _Shape:
         """Return the function through these log densities."""
         owners = proposal.owners(t)
         surrogates, points, failed, left_out = [], [], [], np.zeros(len(t))
+        if not np.isfinite(values).any():
+            raise PilescoreError(
+                "no point around the minimum can be scored, so there is no distribution around it. What helps: more "
+                "noise, or a kernel that is less smooth"
+            )
         scored, disputed = np.isfinite(values), np.zeros(len(t), dtype=bool)
         for own, frame in zip(owners, frames, strict=True):
             mine = (own >= OWNED) | (own == owners.max(axis=0))
             known = mine & scored
+            if not known.any():  # no point of this peak: the others say what is known
+                known = scored
             points.append(frame.whitened(t[mine]))
             failed.append(~scored[mine])
             surrogates.append(surrogate(frame.whitened(t[known]), values[known]))
