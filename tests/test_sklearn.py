@@ -330,3 +330,8 @@ def test_without_scikit_learn(monkeypatch):
     monkeypatch.delitem(sys.modules, "pilescore.sklearn")
     with pytest.raises(ModuleNotFoundError, match=r"needs scikit-learn: pip install 'pilescore\[sklearn\]'$"):
         importlib.import_module("pilescore.sklearn")
+
+
+def test_a_known_noise_has_no_scale_to_be_found():
+    with pytest.raises(ps.errors.InputError, match=r"noise: expected no noise with a profiled criterion.*0\.5"):
+        PileRegressor(noise=0.5, criterion="profiled").fit(TIMES, TEA)

@@ -328,12 +328,20 @@ def impossible(weights):
 
 
 def test_a_model_that_cannot_be_solved_is_named_with_its_weight():
-    post = ps.posterior(impossible([0.5, 0.3, 0.2]))
+    post = ps.posterior(impossible([0.5, 0.25, 0.25]))
     for _ in range(2):
         with refused(
-            "weighted model 2 of 3 (gamma = 1e-20)", "weight is 0.2", error=ps.errors.NotPositiveDefiniteError
+            "weighted model 2 of 3 (gamma = 1e-20)", "weight is 0.25", error=ps.errors.NotPositiveDefiniteError
         ):
             post.mean([0.5])
+
+
+def test_a_model_that_is_left_out_is_said():
+    post = ps.posterior(impossible([0.5, 0.4, 0.1]))
+    with pytest.warns(ps.errors.UncertaintyWarning, match="left out.*weight 0.1 is missing"):
+        mean = post.mean([0.5])
+    parts = impossible([5 / 9, 4 / 9, 0.5]).parts[:2]
+    np.testing.assert_allclose(mean, brute(parts, [0.5], [ps.identity] * 2)[0], rtol=1e-12)
 
 
 def test_a_negligible_model_is_left_out():

@@ -219,3 +219,11 @@ def test_a_log_normal_prior_needs_a_positive_value():
         ps.sweep(model, {"c.values[0]": [-1.0, 1.0]})
     with refused("over['c.values']", "positive bounds"):
         ps.minimize(model, {"c.values": (-1.0, 2.0)})
+
+
+def test_the_density_of_some_elements_is_integrated_over_the_others():
+    prior, value = ps.priors.Smooth(length=2.0, deviation=0.7, mean=1.0), np.array([0.3, 0.8, 1.4])
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    densities = [np.exp(prior.log_density([0.3, 1.0 + 6 * t, 1.4])) for t in nodes]
+    assert prior.log_marginal(value, [0, 2]) == pytest.approx(np.log(6 * weights @ np.array(densities)), abs=1e-9)
+    assert prior.log_marginal(value, [0, 1, 2]) == pytest.approx(prior.log_density(value), abs=1e-9)

@@ -140,3 +140,39 @@ def test_log_evidence_of_a_mean_in_closed_form():
         hyper = ps.hyperposterior(best, priors="flat")
     exact = math.log(np.sum(weights * norm.pdf(0.3, scale=np.sqrt(np.exp(eta) + 0.25))) / math.log(100.0))
     assert hyper.log_evidence == pytest.approx(exact, abs=0.01)
+
+
+def test_a_pile_with_priors_is_ranked_like_its_model():
+    known = MODEL.replace(priors={"kernel.bandwidth": ps.priors.LogNormal(5.0, 1.2)})
+    table = ps.compare({"model": known, "pile": ps.pile(known)})
+    assert table["log_evidence"]["pile"] == pytest.approx(table["log_evidence"]["model"], abs=1e-9)
+    assert table["log_evidence"]["model"] == pytest.approx(ps.pile(MODEL).log_evidence, abs=1e-9)
+
+
+def test_known_elements_of_an_array_with_a_prior_do_not_count():
+    rng = np.random.default_rng(1)
+    data = ps.observe(ps.identity, np.sin(4 * X), at=np.stack([X, rng.uniform(size=14)], axis=1), noise=0.1)
+    both = ps.priors.LogNormal((0.5, 0.5), (4.0, 1.001))
+    whole, over = (
+        ps.Model(ps.RBF([0.5, 0.5]), data, priors={"kernel.bandwidth": both}),
+        {"kernel.bandwidth[0]": (0.05, 5)},
+    )
+    one = whole.replace(priors={"kernel.bandwidth[0]": ps.priors.LogNormal(0.5, 4.0)})
+    values = [hyperposterior_evidence(ps.hyperposterior(minimum(over, each))).log_evidence for each in (whole, one)]
+    assert values[0] == pytest.approx(values[1], abs=1e-6)
+
+
+def test_at_a_bound_the_curvature_does_not_tell():
+    found = minimum({"kernel.bandwidth": (0.02, 10), "gamma": (1e-6, 1e-3)}, MODEL.replace(gamma=1e-4))
+    assert found.at_bounds
+    estimate = integrated_evidence(found, "the search was interrupted")
+    assert math.isnan(estimate.log_evidence)
+    assert "not ranked" in estimate.notes[0]
+    assert math.isfinite(integrated_evidence(found).log_evidence)
+
+
+def test_averaged_predictions_are_compared_by_held_out_readings():
+    hyper = ps.hyperposterior(minimum({"kernel.bandwidth": (0.03, 3.0)}))
+    held_out = ps.observe(ps.identity, [0.5, -0.2], at=[0.1, 0.7], noise=0.1)
+    table = ps.compare({"distribution": hyper, "posterior": ps.posterior(hyper)}, held_out=held_out)
+    assert table["log_density"]["posterior"] == pytest.approx(table["log_density"]["distribution"], rel=1e-12)

@@ -105,9 +105,50 @@ def test_ratios_variances_and_periods():
     roles = {role: name for name, role in model.roles.items()}
     found = priors_of(model, roles["ratio"], roles["variance"], roles["period"])
     assert found[roles["ratio"]] == P.LogNormal(1.0, 3.0)
-    assert found[roles["variance"]] == P.LogNormal(1.0, 10.0)
+    # With the periodic part and its own, the kernel is as large as the readings at half of their mean square.
+    assert_log_normal(found[roles["variance"]], np.mean(LINE_Y**2), 10.0)
     extent = np.ptp(np.concatenate([LINE_X, NODES.points[:, 0]]))
     assert_log_normal(found[roles["period"]], 0.5 * extent, LENGTH)
+    periodic, usual = (name for name, role in model.roles.items() if role == "length")
+    found = priors_of(model, periodic, usual)
+    assert_log_normal(found[periodic], 1.0, LENGTH)  # in periods
+    assert_log_normal(found[usual], 0.5 * extent, LENGTH)
+
+
+def test_the_size_of_the_kernel_counts():
+    """Only η times the variance of the kernel has the size of the readings."""
+    square = np.mean(LINE_Y**2)
+    model = line_model(kernel=100.0 * ps.RBF(0.3))
+    assert_log_normal(priors_of(model, "eta")["eta"], square / 100.0, 10.0)
+    name = next(name for name, role in model.roles.items() if role == "variance")
+    assert_log_normal(priors_of(model.replace(eta=4.0), name)[name], square / 4.0, 10.0)
+    both = priors_of(model, name, "eta")
+    assert_log_normal(both[name], 1.0, 10.0)
+    assert_log_normal(both["eta"], square, 10.0)
+    wiener = ps.Model(ps.kernels.Wiener(), ps.observe(ps.identity, LINE_Y, at=LINE_X), gamma=0.1)
+    assert_log_normal(priors_of(wiener, "eta")["eta"], square / np.mean(LINE_X), 10.0)
+
+
+def test_variances_of_a_sum_share_the_size():
+    model = line_model(kernel=9.0 * ps.RBF(0.3) + 0.1 * ps.Matern(2.5, 1.0))
+    names = [name for name, role in model.roles.items() if role == "variance"]
+    for prior in priors_of(model, *names).values():
+        assert_log_normal(prior, 0.5 * np.mean(LINE_Y**2), 10.0)
+    # One that is known leaves the other as it is: how much of the readings it explains is not known.
+    assert_log_normal(priors_of(model, names[0])[names[0]], np.mean(LINE_Y**2), 10.0)
+
+
+def test_lengths_belong_to_the_axes_of_their_part():
+    data = ps.observe(ps.identity, STRIP_Y, at=STRIP_X * [1e-3, 10.0])
+    extent = np.ptp(STRIP_X * [1e-3, 10.0], axis=0)
+    model = ps.Model(ps.RBF(0.3).on(0) * ps.Matern(2.5, 1.0).on(1), data, gamma=0.1)
+    names = [name for name, role in model.roles.items() if role == "length"]
+    found = priors_of(model, *names)
+    for name, each in zip(names, extent, strict=True):
+        assert_log_normal(found[name], 0.5 * each, LENGTH)
+    turned = ps.Model(ps.kernels.LinearMap(ps.RBF(0.3), [[0.0, 2.0]]), data, gamma=0.1)
+    (name,) = (name for name, role in turned.roles.items() if role == "length")
+    assert_log_normal(priors_of(turned, name)[name], 0.5 * 2.0 * extent[1], LENGTH)
 
 
 def test_coefficients_angles_and_temperatures_of_equations_are_uniform():

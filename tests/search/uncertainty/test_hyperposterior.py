@@ -144,7 +144,8 @@ def test_laplace_agrees_roughly_with_a_grid(best):
 def test_chains_agree_with_a_grid(best):
     found = ps.hyperposterior(best, method="nuts", seed=1)
     assert_on_grid(found, 0.05, 0.2, None)
-    assert math.isnan(found.log_evidence)
+    assert found.log_evidence == ps.hyperposterior(best, method="laplace").log_evidence
+    assert math.isnan(found.log_evidence_error)
     assert found.chains.r_hat < 1.02
     assert 200 < found.effective_size < 2200
     assert found.draws.shape == (2000, 2)
@@ -208,14 +209,75 @@ def test_a_coefficient_is_normal():
     np.testing.assert_allclose(law.cdf(both.quantiles(PROBABILITIES).loc["k"]), PROBABILITIES, atol=0.02)
 
 
-def test_a_profiled_scale_is_at_its_posterior_mean():
-    found = ps.hyperposterior(regression(), {"kernel.bandwidth": (0.05, 5.0)}, score="profiled", starts=1)
+def test_a_profiled_scale_is_among_the_hyperparameters():
+    """The distribution is that of a search over η too: it does not depend on how the minimum was found."""
+    over = {"kernel.bandwidth": (0.05, 5.0), "gamma": (1e-4, 1.0)}
+    best = ps.minimize(regression(eta=100.0, gamma=0.1), over, score="profiled")
+    found = ps.hyperposterior(best)
+    assert found.names == (*over, "eta")
+    bounds = {name: (found.density.space.low[i], found.density.space.high[i]) for i, name in enumerate(found.names)}
+    other = ps.hyperposterior(ps.minimize(regression(gamma=best.values["gamma"]), bounds))
+    assert found.log_evidence == pytest.approx(other.log_evidence, abs=0.1)
+    one, two = (np.log(each.quantiles([0.05, 0.5, 0.95])) for each in (found, other))
+    spread = np.log(other.quantiles([0.84]).to_numpy() / other.quantiles([0.16]).to_numpy()) / 2
+    np.testing.assert_array_less(np.abs(one - two) / spread, 0.3)
+    here = found.weighted_models[0]
+    assert here.model.parameters["gamma"] == here.values["gamma"]
+    assert here.values["eta"] == pytest.approx(float(best.model.eta), rel=3.0)
+
+
+def test_temperatures_follow_a_profiled_scale():
+    """A temperature that was not searched keeps its ratio to η; a tie is one between such ratios."""
+    line = ps.Box(x=(0, 1))
+    (dx,) = ps.partials(line)
+    physics = ps.impose(dx**2 + 36.0, 0.0, on=line.interior(ps.GaussLegendre(12)))
+    model = ps.Model(ps.RBF(0.4), ps.observe(ps.identity, Y, at=X), physics, gamma=0.05, rho=0.5, eta=10.0)
+    over = {"kernel.bandwidth": (0.1, 2.0)}
+    best = ps.minimize(model, over, score="profiled", ties={"gamma": lambda p: 0.05 * p["kernel.bandwidth"] / 0.4})
+    found = ps.hyperposterior(best)
     for each in found.weighted_models[:5]:
-        bandwidth, ratio = each.model.parameters["kernel.bandwidth"], 0.05
-        covariance = np.exp(-0.5 * ((X[:, None] - X) / bandwidth) ** 2) + 0.5 * ratio * np.eye(16)
-        exact = stats.invgamma(8.0, scale=0.5 * Y @ np.linalg.solve(covariance, Y))
-        assert each.model.parameters["eta"] == pytest.approx(exact.mean(), rel=1e-8)
-        assert each.model.parameters["gamma"] == pytest.approx(ratio * exact.mean(), rel=1e-8)
+        scale = each.values["eta"] / 10.0
+        assert each.model.parameters["rho"] == pytest.approx(0.5 * scale)
+        assert each.values["gamma"] == pytest.approx(0.125 * each.values["kernel.bandwidth"] * scale)
+
+
+@pytest.mark.parametrize("unit", [1e-4, 1e3])
+@pytest.mark.parametrize("kind", ["variance", "scale", "profiled"])
+def test_the_unit_of_readings_does_not_matter(kind, unit):
+    def of(unit):
+        kernel = (unit**2 if kind != "profiled" else 1.0) * ps.RBF(0.4)
+        model = ps.Model(kernel, ps.observe(ps.identity, unit * FEW_Y, at=FEW_X), gamma=0.02 * unit**2)
+        variance = next(name for name, role in model.roles.items() if role == "variance")
+        over = {next(name for name, role in model.roles.items() if role == "length"): (0.05, 5.0)}
+        if kind == "variance":
+            over[variance] = (1e-3 * unit**2, 1e3 * unit**2)
+        elif kind == "scale":
+            over["eta"] = (1e-3, 1e3)
+        else:
+            over["gamma"] = (1e-6, 1.0)
+            model = model.replace(gamma=0.02)
+        found = ps.hyperposterior(ps.minimize(model, over, score="profiled" if kind == "profiled" else "auto"))
+        return found.log_evidence + len(FEW_X) * math.log(unit), ps.posterior(found).std([1.3])[0] / unit
+
+    for value, expected in zip(of(unit), of(1.0), strict=True):
+        assert value == pytest.approx(expected, abs=0.1)
+
+
+def test_a_tied_parameter_moves_in_operators():
+    """`2 rate f` is twice the rate times f in every model of the mixture."""
+    line = ps.Box(t=(0, 3))
+    (dt,) = ps.partials(line)
+    t = np.linspace(0, 3, 8)
+    readings = np.exp(-0.7 * t) + 0.05 * np.random.default_rng(0).standard_normal(8)
+    twice = ps.parameter("twice", 2.0) * ps.identity
+    data = [ps.observe(ps.identity, readings, at=t, noise=0.05), ps.observe(twice, [0.7], at=[1.0], noise=0.1)]
+    physics = ps.impose(dt + ps.parameter("rate", 1.0), 0.0, on=line.interior(ps.GaussLegendre(9)), noise=0.01)
+    model = ps.Model(ps.RBF(2.0), data, physics)
+    best = ps.minimize(model, {"rate": (0.1, 10)}, ties={"twice": lambda p: 2 * p["rate"]})
+    post = ps.posterior(ps.hyperposterior(best))
+    each = post.each(lambda one, part: 2 * part.values["rate"] * one.mean([1.0]))
+    np.testing.assert_allclose(post.mean([1.0], twice), post.weights @ np.array(each), rtol=1e-10)
+    np.testing.assert_allclose(post.values["twice"], 2 * post.values["rate"], rtol=1e-12)
 
 
 # -- Two optima, bounds, flat directions.
@@ -338,7 +400,7 @@ def test_a_minimum_that_cannot_be_scored_again(best):
     low = end.space.encode(np.array([0.4, 1e-5]))
     space = dataclasses.replace(end.space, model=model, low=np.array([0.03, 1e-40]))
     broken = dataclasses.replace(end, space=space, u=np.array([low[0], np.log(1e-38)]))
-    with refused("cannot be scored again", "ps.minimize", error=ps.errors.PilescoreError):
+    with refused("edge of what can be scored", "more noise", error=ps.errors.PilescoreError):
         ps.hyperposterior(dataclasses.replace(best, end=broken, curvature=None))
 
 
@@ -424,3 +486,42 @@ def test_logistic_growth():
     later = np.array([4.5, 5.0, 5.5, 6.0])
     assert np.all(averaged.std(later) > plain.std(later))
     assert np.all(np.abs(averaged.mean(later) - truth(later)) < 3 * averaged.std(later))
+
+
+def test_priors_are_checked_before_the_search(monkeypatch):
+    monkeypatch.setattr("pilescore.search.uncertainty.compute.minimize", lambda *a, **k: pytest.fail("searched"))
+    with refused("priors: 'gama' was not searched", "Did you mean 'gamma'?"):
+        ps.hyperposterior(regression(), OVER, priors={"gama": "flat"})
+    with refused("priors['gamma']", "a prior such as", "3"):
+        ps.hyperposterior(regression(), OVER, priors={"gamma": 3})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["laplace", "nuts"])
+def test_a_method_that_starts_from_one_optimum_says_so(method):
+    x, y = two_optima(55)
+    best = ps.minimize(regression(x, y), {"kernel.bandwidth": (0.1, 30.0), "gamma": (1e-4, 4.0)}, starts=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ps.errors.UncertaintyWarning)
+        found = ps.hyperposterior(best, method=method)
+    assert "there are 2 optima" in found.warnings[0]
+    assert "method='weighted'" in found.warnings[0]
+
+
+@pytest.mark.slow
+def test_a_bound_that_nodes_make_is_said():
+    line = ps.Box(t=(0, 3))
+    (dt,) = ps.partials(line)
+    t = np.linspace(0, 3, 8)
+    readings = np.exp(-0.7 * t) + 0.05 * np.random.default_rng(1).standard_normal(8)
+    over = {"rate": (0.1, 10), "gamma": (1e-5, 1), "kernel.bandwidth": (0.05, 10), "eta": (0.01, 100)}
+    told = []
+    for nodes in (9, 40):
+        physics = ps.impose(dt + ps.parameter("rate", 1.0), 0.0, on=line.interior(ps.GaussLegendre(nodes)))
+        model = ps.Model(ps.RBF(1.0), ps.observe(ps.identity, readings, at=t), physics, gamma=0.005)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ps.errors.UncertaintyWarning)
+            told.append(ps.hyperposterior(ps.minimize(model, over)).warnings)
+    assert "more nodes" in told[0][0]
+    assert "kernel.bandwidth" in told[0][0]
+    assert not told[1]

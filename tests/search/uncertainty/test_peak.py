@@ -220,3 +220,13 @@ def test_the_curvature_of_a_search_is_transformed(case):
     with_it, without = find_peak(density, best.end.u, best.curvature), find_peak(density, best.end.u)
     assert with_it.log_integral == pytest.approx(without.log_integral, abs=0.1)
     assert with_it.evaluations < without.evaluations
+
+
+def test_a_start_that_rounding_forbids_is_left():
+    """At the start itself there is no score; beside it there is."""
+    free = normal(np.array([0.2, -0.1]), np.array([[30.0, 5.0], [5.0, 20.0]]))
+    density = known(lambda u: (math.inf, u) if np.allclose(u, [0.2, -0.1], atol=1e-6) else free(u), 2)
+    found = find_peak(density, np.array([0.2, -0.1]))
+    expected = find_peak(known(free, 2), np.array([0.2, -0.1]))
+    assert found.value == pytest.approx(expected.value, abs=0.02)
+    np.testing.assert_allclose(found.precision, expected.precision, rtol=0.05)

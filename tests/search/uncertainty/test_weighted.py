@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 from scipy.special import gammaln, ndtr
 
+from pilescore.errors import PilescoreError
 from pilescore.search.uncertainty.peak import LEAST_CURVATURE, Peak
 from pilescore.search.uncertainty.proposal import moments
 from pilescore.search.uncertainty.weighted import _balanced, weighted_points
@@ -338,3 +339,16 @@ def test_weights_that_are_balanced_already_are_kept():
     t, weights = rng.standard_normal((50, 3)), rng.random(50)
     weights /= weights.sum()
     np.testing.assert_allclose(_balanced(t, weights, t, weights), weights, rtol=1e-4)
+
+
+def test_without_any_score_there_is_no_distribution():
+    peak = Peak(np.zeros(2), 0.0, np.eye(2), 0)
+    with pytest.raises(PilescoreError, match="no point around the minimum can be scored"):
+        weighted_points(lambda t: -math.inf, [peak], 0)
+
+
+def test_a_peak_without_any_score_takes_nothing_from_the_other():
+    peaks = [Peak(np.array([centre, 0.0]), 0.0, np.eye(2), 0) for centre in (0.0, 30.0)]
+    found = weighted_points(lambda t: -0.5 * float(t @ t) if t[0] < 15 else -math.inf, peaks, 0)
+    assert found.log_integral == pytest.approx(math.log(2 * math.pi), abs=found.log_integral_error + 0.02)
+    np.testing.assert_allclose(found.weights @ found.t, 0.0, atol=0.05)

@@ -84,7 +84,9 @@ def hyperposterior(
     half of the extent of the observations, within a factor of 4 with probability 68%; η around the mean square of the
     readings (factor 10); the noise deviation around 5% of the spread of the readings (factor 10); ratios around one
     (factor 3). Coefficients of equations and everything else are uniform between their bounds, temperatures of
-    equations in their logarithm. Priors of the model itself (`Model(..., priors=…)`) replace these.
+    equations in their logarithm. Priors of the model itself (`Model(..., priors=…)`) replace these. With a profiled
+    score, which finds η in closed form, η is one of the hyperparameters, and temperatures that were not searched keep
+    their ratio to it.
 
     Parameters
     ----------
@@ -380,7 +382,7 @@ def _others(peaks: Sequence[Peak]) -> list[str]:
     integrals = np.array([peak.log_integral for peak in peaks])
     share = 1.0 / float(np.sum(np.exp(integrals - integrals[0])))
     return [
-        f"there are {len(peaks)} optima, and this method describes one, with a probability of about "
+        f"there are {len(peaks)} optima, and this method starts from one, with a probability of about "
         f"{100 * share:.2g}%. Use method='weighted', priors, or narrower bounds"
     ]
 

@@ -141,6 +141,11 @@ def weighted_points(
         source = proposal if outlier is None else proposal.joined(outlier, OUTLIER_SHARE)
         new = source.draw(count, [seed, number])
         t, values = np.concatenate([t, new]), np.concatenate([values, [density(each) for each in new]])
+        if not np.isfinite(values).any():
+            raise PilescoreError(
+                "no point around the minimum can be scored, so there is no distribution around it. What helps: more "
+                "noise, or a kernel that is less smooth"
+            )
         drawn.append((count, source))
         logs = [math.log(n / len(t)) + mixture.log_density(t) for n, mixture in drawn]
         importance = values - logsumexp(logs, axis=0)
@@ -224,11 +229,6 @@ class _Shape:
         """Return the function through these log densities."""
         owners = proposal.owners(t)
         surrogates, points, failed, left_out = [], [], [], np.zeros(len(t))
-        if not np.isfinite(values).any():
-            raise PilescoreError(
-                "no point around the minimum can be scored, so there is no distribution around it. What helps: more "
-                "noise, or a kernel that is less smooth"
-            )
         scored, disputed = np.isfinite(values), np.zeros(len(t), dtype=bool)
         for own, frame in zip(owners, frames, strict=True):
             mine = (own >= OWNED) | (own == owners.max(axis=0))
