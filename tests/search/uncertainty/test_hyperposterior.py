@@ -211,7 +211,7 @@ def test_a_coefficient_is_normal():
 
 def test_a_profiled_scale_is_among_the_hyperparameters():
     """The distribution is that of a search over η too: it does not depend on how the minimum was found."""
-    over = {"kernel.bandwidth": (0.05, 5.0), "gamma": (1e-4, 1.0)}
+    over = {"kernel.bandwidth": (0.05, 5.0), "gamma": (1e-3, 100.0)}  # at η = 100
     best = ps.minimize(regression(eta=100.0, gamma=0.1), over, score="profiled")
     found = ps.hyperposterior(best)
     assert found.names == (*over, "eta")
@@ -295,7 +295,9 @@ def two_optima(seed):
 def test_two_optima_have_their_masses(seed):
     x, y = two_optima(seed)
     over = {"kernel.bandwidth": (0.1, 30.0), "gamma": (1e-4, 4.0)}
-    found = ps.hyperposterior(regression(x, y), over, starts=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ps.errors.UncertaintyWarning)  # of bounds, near which both optima reach
+        found = ps.hyperposterior(regression(x, y), over, starts=8)
     axes, weights, log_evidence = grid_of(x, y, over)
     long = np.exp(axes[0]) > 1.2
     assert len(found.optima) == 2
@@ -525,3 +527,13 @@ def test_a_bound_that_nodes_make_is_said():
     assert "more nodes" in told[0][0]
     assert "kernel.bandwidth" in told[0][0]
     assert not told[1]
+
+
+def test_a_bound_that_cuts_off_what_data_want_is_said_with_a_prior_too():
+    """The scale that the readings need is beyond the bound; a length that they do not know is not worth a word."""
+    over = {"kernel.bandwidth": (0.05, 5.0), "eta": (1e-3, 0.05)}
+    with pytest.warns(ps.errors.UncertaintyWarning, match="the upper bound of eta, 0.05, cuts its distribution off"):
+        found = ps.hyperposterior(ps.minimize(regression(gamma=0.02, eta=0.04), over))
+    assert len(found.warnings) == 1
+    one = ps.Model(ps.RBF(0.4), ps.observe(ps.identity, [1.0], at=[0.0], noise=0.1))
+    assert ps.hyperposterior(ps.minimize(one, {"kernel.bandwidth": (0.3, 0.8)})).warnings == ()

@@ -12,6 +12,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import pilescore as ps
+from pilescore.search.curvature import Curvature
 from pilescore.search.space import search_space
 from pilescore.search.uncertainty import peak as peaks
 from pilescore.search.uncertainty.compute import _priors
@@ -105,7 +106,7 @@ def test_a_peak_by_values_at_the_edge_of_what_can_be_scored():
     """However short the step, one neighbour has no score: the point is returned, with a precision that is finite."""
     density = known(lambda u: (math.inf if u[0] > 0.0 else 5.0 * u[0] ** 2, np.zeros(2)), 2)
     edge = density.inside(np.zeros(2))
-    found = peaks._by_values(density, edge, density.value(edge))
+    found = peaks._by_values(density, edge, density.value(edge), 0)
     np.testing.assert_array_equal(found.t, edge)
     assert found.value == density.value(edge)
     assert np.linalg.eigvalsh(found.precision).min() > 0
@@ -230,3 +231,14 @@ def test_a_start_that_rounding_forbids_is_left():
     expected = find_peak(known(free, 2), np.array([0.2, -0.1]))
     assert found.value == pytest.approx(expected.value, abs=0.02)
     np.testing.assert_allclose(found.precision, expected.precision, rtol=0.05)
+
+
+def test_negative_curvatures_by_rounding_are_measured_by_values():
+    """The search has returned a matrix that rounding has made indefinite; the density is steep along all axes."""
+    precision = np.array([[400.0, 150.0], [150.0, 900.0]])
+    density = known(normal(np.array([0.2, -0.1]), precision), 2)
+    wrong = Curvature(NAMES[:2], np.diag([-1e4, 3.0]), dict.fromkeys(NAMES[:2], math.nan), (), np.full((2, 2), np.nan))
+    found = find_peak(density, np.array([0.2, -0.1]), wrong)
+    expected = find_peak(density, np.array([0.2, -0.1]))
+    np.testing.assert_allclose(found.precision, expected.precision, rtol=0.2)
+    assert found.log_integral == pytest.approx(expected.log_integral, abs=0.1)

@@ -123,8 +123,9 @@ def test_weighted_models_are_those_of_the_points(hyper):
 
 def test_values_of_models_with_a_profiled_scale_are_their_own():
     x = np.linspace(0, 1, 8)
-    model = ps.Model(ps.RBF(0.4), ps.observe(ps.identity, 30 * np.sin(6 * x), at=x), gamma=0.02)
-    over = {"kernel.bandwidth": (0.05, 5.0), "gamma": (1e-4, 1.0)}
+    noise = np.random.default_rng(0).standard_normal(8)
+    model = ps.Model(ps.RBF(0.4), ps.observe(ps.identity, 30 * np.sin(6 * x) + 2 * noise, at=x), gamma=0.02)
+    over = {"kernel.bandwidth": (0.05, 5.0), "gamma": (1e-6, 1.0)}
     found = ps.hyperposterior(model, over, score="profiled", starts=1)
     for part in found.weighted_models[:3]:
         assert part.model.parameters["gamma"] == pytest.approx(part.values["gamma"])

@@ -44,6 +44,9 @@ CHECKED_NATS, CHECKED_LENGTH = 0.1, 0.01
 MOST_WRONG, MOST_WRONG_NATS = 0.3, 0.01
 """How far the difference of these values may be from what the slope says, as a fraction and in nats."""
 
+CHECKED_STEP, STEEP_NATS = 0.3, 1.0
+"""How far from a peak, in deviations, flat directions are checked, and by how much the density may not fall there."""
+
 DROP_NATS = (0.15, 2.5)
 """Steps for second differences of values lower the log density by an amount in this range."""
 
@@ -52,6 +55,9 @@ FIRST_STEP, LARGEST_STEP = 0.3, 1.5
 
 MOST_TRIALS = 8
 """How often one of these steps is changed."""
+
+MOST_ATTEMPTS = 3
+"""How often differences of values are taken again from where they ended."""
 
 MOST_FRAMES = 5
 """How often second differences are taken, each time along the principal axes of the ones before."""
@@ -121,16 +127,14 @@ def find_peak(
             t, value, slope = moved, new_value, new_slope
     evaluations += 2
     if not _agrees(density, t, slope):
-        found = _by_values(density, t, value)
-        return dataclasses.replace(found, evaluations=evaluations + found.evaluations)
+        return _by_values(density, t, value, evaluations)
     if curvature is None:
         precision = _by_differences(density, t, slope)
         evaluations += len(t)
     else:
         precision = _transformed(density, t, slope, curvature)
     if not np.isfinite(precision).all():
-        found = _by_values(density, t, value)
-        return dataclasses.replace(found, evaluations=evaluations + found.evaluations)
+        return _by_values(density, t, value, evaluations)
     precision = _positive(precision)
     for _ in range(MOST_STEPS):
         step = np.linalg.solve(precision, slope)
@@ -152,7 +156,32 @@ def find_peak(
             along = precision @ step
             precision = precision - np.outer(along, along) / (step @ along) + np.outer(change, change) / bent
         t, value, slope = t + step, new_value, new_slope
-    return Peak(t, value, _positive(precision), evaluations)
+    precision = _positive(precision)
+    steep, checks = _steep_along_flat_axes(density, t, value, precision)
+    evaluations += checks
+    if not steep:
+        return Peak(t, value, precision, evaluations)
+    return _by_values(density, t, value, evaluations)
+
+
+def _steep_along_flat_axes(
+    density: HyperparameterDensity, t: Float[np.ndarray, " p"], value: float, precision: Float[np.ndarray, "p p"]
+) -> tuple[bool, int]:
+    """Return whether the density falls where the curvature says that it is flat, and the number of evaluations.
+
+    Rounding in slopes makes negative curvatures, which were raised to the least one that is believed.
+    """
+    eigenvalues, vectors = np.linalg.eigh(precision)
+    evaluations = 0
+    for eigenvalue, axis in zip(eigenvalues, vectors.T, strict=True):
+        if eigenvalue > 1.001 * LEAST_CURVATURE:
+            break
+        step = CHECKED_STEP / math.sqrt(eigenvalue) * axis
+        drops = [value - density.value(t + side * step) for side in (1.0, -1.0)]
+        evaluations += 2
+        if min(drops) > STEEP_NATS:
+            return True, evaluations
+    return False, evaluations
 
 
 def quadratic_peak(
@@ -210,7 +239,22 @@ def _agrees(density: HyperparameterDensity, t: Float[np.ndarray, " p"], slope: F
     return bool(abs(ahead - behind - promised) <= max(MOST_WRONG * promised, MOST_WRONG_NATS))
 
 
-def _by_values(density: HyperparameterDensity, t: Float[np.ndarray, " p"], value: float) -> Peak:
+def _by_values(density: HyperparameterDensity, t: Float[np.ndarray, " p"], value: float, evaluations: int) -> Peak:
+    """Return a peak by first and second differences of values, after this number of evaluations.
+
+    Differences that started far from the peak may end with axes that do not fit it, and are taken again from there.
+    """
+    for _ in range(MOST_ATTEMPTS):
+        found = _by_differences_of_values(density, t, value)
+        t, value = found.t, found.value
+        steep, checks = _steep_along_flat_axes(density, t, value, found.precision)
+        evaluations += found.evaluations + checks
+        if not steep:
+            break
+    return dataclasses.replace(found, evaluations=evaluations)
+
+
+def _by_differences_of_values(density: HyperparameterDensity, t: Float[np.ndarray, " p"], value: float) -> Peak:
     """Return a peak by first and second differences of values, over steps of about a standard deviation."""
     count, evaluations = len(t), 0
     axes = FIRST_STEP * np.eye(count)  # one step in each column

@@ -40,6 +40,13 @@ EDGE, EDGE_MASS = 0.25, 0.06
 """A distribution with more than this mass within this many deviations of a bound is cut off by it."""
 
 
+PILED_MASS, MORE_THAN_PRIOR = 0.1, 2.0
+"""With a prior, the mass has to be larger than this, and this many times the mass of the prior there: not every
+distribution with a wide prior ends before its bounds. Half of a normal one, cut off at its mode, has 12%."""
+
+PRIOR_CELLS = 2000
+"""Into how many cells between its bounds a prior is divided to find that mass."""
+
 SAME_BOUND = 0.02
 """The least length depends a little on the other hyperparameters; a bound this near to it, relatively, is due to it."""
 
@@ -260,6 +267,8 @@ def find_warnings(
 ) -> list[str]:
     """Return a sentence about each hyperparameter that the data do not determine, or that a bound cuts off.
 
+    A prior keeps a hyperparameter from running off, and the data need not know it.
+
     Parameters
     ----------
     density
@@ -275,29 +284,42 @@ def find_warnings(
     deviations = np.sqrt(weights @ (position - weights @ position) ** 2) * math.sqrt(12.0)  # one if uniform
     texts = []
     for i, name in enumerate(space.names):
+        if density.is_uniform(i) and deviations[i] > FLAT_SPREAD:
+            texts.append(
+                f"the data do not determine {name}: its distribution is about as wide as its bounds, "
+                f"{space.low[i]:.4g} to {space.high[i]:.4g}. Give it a prior, fix it, or add data"
+            )
+            continue
         edge = EDGE * deviations[i] / math.sqrt(12.0)
-        if weights @ (position[:, i] < edge) > EDGE_MASS and _is_bound_by_nodes(space, i):
+        below, above = (float(weights @ side) for side in (position[:, i] < edge, position[:, i] > 1.0 - edge))
+        enough = [
+            EDGE_MASS if density.is_uniform(i) else max(PILED_MASS, MORE_THAN_PRIOR * known)
+            for known in _prior_at_edges(density, i, edge)
+        ]
+        if below > EDGE_MASS and _is_bound_by_nodes(space, i):
             texts.append(
                 f"the distance between the nodes of exact equations excludes values of {name} below "
                 f"{space.low[i]:.3g}, and cuts its distribution off. Impose the equations at more nodes"
             )
-            continue
-        if not density.is_uniform(i):  # a prior keeps it from running off, and the data need not know it
-            continue
-        bounds = f"{space.low[i]:.4g} to {space.high[i]:.4g}"
-        if deviations[i] > FLAT_SPREAD:
-            texts.append(
-                f"the data do not determine {name}: its distribution is about as wide as its bounds, {bounds}. Give it "
-                "a prior, fix it, or add data"
-            )
-            continue
-        for side, bound, mass in (
-            ("lower", space.low[i], weights @ (position[:, i] < edge)),
-            ("upper", space.high[i], weights @ (position[:, i] > 1.0 - edge)),
-        ):
-            if mass > EDGE_MASS:
-                texts.append(f"the {side} bound of {name}, {bound:.4g}, cuts its distribution off. Widen it")
+        elif below > enough[0]:
+            texts.append(f"the lower bound of {name}, {space.low[i]:.4g}, cuts its distribution off. Widen it")
+        if above > enough[1]:
+            texts.append(f"the upper bound of {name}, {space.high[i]:.4g}, cuts its distribution off. Widen it")
     return texts
+
+
+def _prior_at_edges(density: HyperparameterDensity, row: int, edge: float) -> tuple[float, float]:
+    """Return the probabilities of a prior next to the bounds of a coordinate; zero if it is uniform.
+
+    A prior that the data do not change is cut off by the bounds that the user gave, and nobody need be told.
+    """
+    if density.is_uniform(row):
+        return 0.0, 0.0
+    low, high = (ends[row] for ends in density.bounds)
+    middles = (np.arange(PRIOR_CELLS) + 0.5) / PRIOR_CELLS
+    masses = density.prior_along(row, low + (high - low) * middles)
+    masses = masses / max(float(masses.sum()), 1e-300)
+    return float(masses @ (middles < edge)), float(masses @ (middles > 1.0 - edge))
 
 
 def _is_bound_by_nodes(space: SearchSpace, row: int) -> bool:
