@@ -58,7 +58,7 @@ def compare(
 
         The log evidence of a `Minimum` is integrated over what was searched, with the priors of `hyperposterior`: a
         model with more hyperparameters fits better, but has to share its probability among more of their values. This
-        takes about as long as thirty scores with gradient, unless the candidate is a `Hyperposterior`. The
+        takes about as long as 25 to 90 scores with gradient, unless the candidate is a `Hyperposterior`. The
         hyperparameters of other candidates are taken as known.
 
         Data-free scores have `value` instead of `pile`, `normalised`, `error` and `status`. They are ranked by `value`
