@@ -227,3 +227,14 @@ def test_the_density_of_some_elements_is_integrated_over_the_others():
     densities = [np.exp(prior.log_density([0.3, 1.0 + 6 * t, 1.4])) for t in nodes]
     assert prior.log_marginal(value, [0, 2]) == pytest.approx(np.log(6 * weights @ np.array(densities)), abs=1e-9)
     assert prior.log_marginal(value, [0, 1, 2]) == pytest.approx(prior.log_density(value), abs=1e-9)
+
+
+def test_the_probability_between_bounds():
+    low, high = np.array([0.2]), np.array([3.0])
+    found = ps.priors.LogNormal(0.5, 2.0).log_probability(low, high)
+    law = stats.lognorm(np.log(2.0), scale=0.5)
+    assert found[0] == pytest.approx(np.log(law.cdf(3.0) - law.cdf(0.2)), rel=1e-12)
+    with mpmath.workdps(50):
+        exact = mpmath.log(mpmath.ncdf(-30) - mpmath.ncdf(-31))
+    far = ps.priors.Normal(0.0, 1.0).log_probability(np.array([30.0]), np.array([31.0]))
+    assert far[0] == pytest.approx(float(exact), rel=1e-12)

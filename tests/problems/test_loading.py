@@ -852,3 +852,10 @@ def test_any_change_of_a_file_gives_a_problem_or_mistakes(
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     with contextlib.suppress(ps.errors.FileError):
         assert ps.load_problem(path).models
+
+
+def test_a_prior_that_the_bounds_exclude_is_a_mistake(tmp_path: Path) -> None:
+    prior = "{ unknown = [0.05, 5], prior = { mean = 9, deviation = 0.05 } }"
+    (told,) = mistakes(write(tmp_path, re.sub(r"(?m)^k = .*$", f"k = {prior}", GOOD)))
+    assert "Normal(mean=9" in told
+    assert "between the bounds, 0.05 to 5" in told

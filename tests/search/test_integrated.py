@@ -176,3 +176,15 @@ def test_averaged_predictions_are_compared_by_held_out_readings():
     held_out = ps.observe(ps.identity, [0.5, -0.2], at=[0.1, 0.7], noise=0.1)
     table = ps.compare({"distribution": hyper, "posterior": ps.posterior(hyper)}, held_out=held_out)
     assert table["log_density"]["posterior"] == pytest.approx(table["log_density"]["distribution"], rel=1e-12)
+
+
+def test_wider_bounds_do_not_let_lengths_evade_an_exact_equation():
+    line = ps.Box(t=(0, 6))
+    (dt,) = ps.partials(line)
+    data = ps.observe(ps.identity, [70.5, 42.1, 25.9, 9.1, 3.6], at=[0.0, 1.0, 2.0, 4.0, 6.0], noise=0.5)
+    physics = ps.impose(dt + ps.parameter("rate", 0.5), 0.0, on=line.interior(ps.GaussLegendre(12)))
+    over = {"rate": (0.05, 5), "kernel.bandwidth": (0.05, 20), "eta": (1.0, 1e6)}
+    found = ps.minimize(ps.Model(ps.RBF(2.0), data, physics, eta=1000.0), over)
+    again = found.within(over)
+    np.testing.assert_allclose(again.end.space.low, found.end.space.low, rtol=0.01)
+    assert again.end.space.low[1] > 0.2

@@ -29,6 +29,7 @@ from .observations import labels as labels
 from .priors import LogNormal as LogNormal
 from .priors import Normal as Normal
 from .priors import Prior as Prior
+from .priors import require_prior_between as require_prior_between
 from .solver import Solver
 from .solver import as_solver as as_solver
 

@@ -14,10 +14,14 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import log_ndtr
 
 from ..errors import as_array, as_positive, require
 
 __all__ = ["LogNormal", "Normal", "Prior", "Smooth"]
+
+LEAST_BETWEEN = 1e-3
+"""The least probability of a prior between the bounds of a search: with less one of them is a mistake."""
 
 MOST_CONDITION = 1e10
 """The largest condition number of a covariance of neighbouring elements: its inverse then has at least six digits."""
@@ -66,6 +70,20 @@ class Prior(abc.ABC):
         fit = float(away @ np.linalg.solve(covariance, away))
         return -0.5 * fit - 0.5 * logdet - 0.5 * len(rows) * math.log(2 * math.pi)
 
+    def log_probability(self, low: Float[np.ndarray, " n"], high: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        """Return the log probability of each element, whatever the others are, to lie between two values."""
+        ends = np.asarray(low, dtype=float), np.asarray(high, dtype=float)
+        if self.logarithmic:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ends = (np.where(ends[0] > 0.0, np.log(ends[0]), -np.inf), np.log(ends[1]))
+        deviations = np.sqrt(np.linalg.inv(self.precision(len(low))).diagonal())
+        a, b = ((end - self.centre(len(low))) / deviations for end in ends)
+        # In the tail on the side of the smaller magnitude, so that both terms do not round to one.
+        swap = a > 0.0
+        a, b = np.where(swap, -b, a), np.where(swap, -a, b)
+        upper, lower = log_ndtr(b), log_ndtr(a)
+        return np.asarray(upper + np.log1p(-np.exp(lower - upper)))
+
     def slope(self, value: Any) -> Float[np.ndarray, "..."]:
         """Return the derivative of `log_density` in the value, in the shape of the value."""
         t = self._transformed(value)
@@ -80,6 +98,19 @@ class Prior(abc.ABC):
         flat = np.ravel(np.asarray(value, dtype=float))
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.log(flat) if self.logarithmic else flat
+
+
+def require_prior_between(
+    argument: str, prior: Prior, low: Float[np.ndarray, " n"], high: Float[np.ndarray, " n"]
+) -> None:
+    """Raise an `InputError` if the bounds of a search exclude nearly all that a prior says."""
+    masses = np.exp(prior.log_probability(low, high))
+    worst = int(np.argmin(masses))
+    expected = (
+        f"a prior with more than {LEAST_BETWEEN:.1%} of its probability between the bounds, {low[worst]:g} to "
+        f"{high[worst]:g}; it has {masses[worst]:.1g}"
+    )
+    require(bool(masses[worst] > LEAST_BETWEEN), argument, prior, expected)
 
 
 @dataclasses.dataclass(frozen=True)

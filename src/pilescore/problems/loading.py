@@ -23,7 +23,17 @@ from ..equations.text import Language, ParameterFunction
 from ..errors import InputError, describe, listed, require
 from ..inference import as_score, equation_blocks
 from ..kernels import RBF, AnisotropicRBF, Evolution, Kernel, Matern, Periodic, RationalQuadratic, ShearedRBF
-from ..model import Model, Observation, Prior, check_smoothness, is_of_kernel, is_positive, named_paths, role_of
+from ..model import (
+    Model,
+    Observation,
+    Prior,
+    check_smoothness,
+    is_of_kernel,
+    is_positive,
+    named_paths,
+    require_prior_between,
+    role_of,
+)
 from ..parallel import require_memory
 from ..search import data_free_choice, default_bounds, free_name
 from ..solvers import Solver, as_solver
@@ -138,6 +148,9 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
     over: dict[str, dict[str, Any]] = {}
     bounds = {name: unknown.bounds for name, unknown in sections.inferred.items()}
     priors = {n: prior for n, unknown in sections.inferred.items() if (prior := schema.prior_of(unknown))}
+    for name, prior in priors.items():
+        low, high = (np.array([end]) for end in bounds[name])
+        log.attempt(("parameters", name), require_prior_between, "prior", prior, low, high)
     for i, candidate in enumerate(kernels):
         place = () if why_kernels else ("kernel", i)
         model = log.attempt(place, _model, candidate, noise, priors, operators, context, solver)

@@ -24,7 +24,7 @@ from .degrees_of_freedom import degrees_of_freedom, degrees_text
 from .derived import Derived, derived_value
 from .descent import DescentResult, Status
 from .fingerprint import fingerprint, function_values, ten_digits
-from .nodes import fine_enough
+from .nodes import fine_enough, floored
 from .objective import EvaluationLog, Objective
 from .options import RunOptions, SearchOptions, check_options
 from .resolution import Resolution
@@ -136,6 +136,8 @@ class Minimum:
     def within(self, over: Mapping[str, Any]) -> Minimum:
         """Return the same minimum of a search between wider bounds, which uniform priors then extend to.
 
+        Lengths stay above those that the nodes of exact equations allow.
+
         Parameters
         ----------
         over
@@ -144,7 +146,8 @@ class Minimum:
         end = self.end
         if end is None:
             raise InputError("within: expected a result of ps.minimize with its search; this one was changed since")
-        space, narrow = search_space(end.space.model, over, self.ties), end.space
+        # Lengths that evade exact equations between their nodes stay excluded.
+        space, narrow = search_space(end.space.model, floored(self.model, over), self.ties), end.space
         require(space.names == narrow.names, "over", ", ".join(space.names), f"bounds of {', '.join(narrow.names)}")
         values = narrow.decode(end.u)
         inside = bool(np.all((space.low <= values) & (values <= space.high)))

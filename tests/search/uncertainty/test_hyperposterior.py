@@ -496,6 +496,8 @@ def test_priors_are_checked_before_the_search(monkeypatch):
         ps.hyperposterior(regression(), OVER, priors={"gama": "flat"})
     with refused("priors['gamma']", "a prior such as", "3"):
         ps.hyperposterior(regression(), OVER, priors={"gamma": 3})
+    with refused("priors['gamma']", "between the bounds, 1e-05 to 3", "it has"):
+        ps.hyperposterior(regression(), OVER, priors={"gamma": ps.priors.LogNormal(1e3, 1.5)})
 
 
 @pytest.mark.slow
@@ -537,3 +539,17 @@ def test_a_bound_that_cuts_off_what_data_want_is_said_with_a_prior_too():
     assert len(found.warnings) == 1
     one = ps.Model(ps.RBF(0.4), ps.observe(ps.identity, [1.0], at=[0.0], noise=0.1))
     assert ps.hyperposterior(ps.minimize(one, {"kernel.bandwidth": (0.3, 0.8)})).warnings == ()
+
+
+def test_an_interrupted_sampler_returns_nothing(monkeypatch, best):
+    """After Ctrl-C nutpie returns the draws that it has, filled up with NaN."""
+    from nutpie import sample
+
+    def interrupted(*arguments, **options):
+        found = sample(*arguments, **options)
+        found.posterior["z"].values[:, 300:] = np.nan
+        return found
+
+    monkeypatch.setattr("nutpie.sample", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ps.hyperposterior(best, method="nuts")

@@ -16,7 +16,7 @@ from scipy.special import ndtri
 from ...errors import InputError, PilescoreError, UncertaintyWarning, as_count, nearest, require
 from ...inference import Score, as_score, at_profiled_scale, systems_of
 from ...model import Model, eta_and_temperatures
-from ...model.priors import Prior
+from ...model.priors import Prior, require_prior_between
 from ...parallel import progress_bar
 from ..minimum import Minimum, minimize
 from ..options import RunOptions, SearchOptions
@@ -235,11 +235,13 @@ def _priors(space: SearchSpace, given: Mapping[str, Any] | str | None) -> dict[s
             isinstance(prior, Prior), f"priors[{name!r}]", prior, "a prior such as ps.priors.Normal(0, 1), or 'flat'"
         )
         prior.check(name, space.shapes[name])
-        low = space.low[list(space.groups[name])]
+        rows = list(space.groups[name])
+        low = space.low[rows]
         positive = not prior.logarithmic or bool(np.all(low > 0.0))
         require(
             positive, f"priors[{name!r}]", prior, f"a normal prior, or positive bounds; the lower one is {low.min():g}"
         )
+        require_prior_between(f"priors[{name!r}]", prior, low, space.high[rows])
         found[name] = prior
     return found
 

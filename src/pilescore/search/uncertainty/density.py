@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.special import ndtr, ndtri
 
 from ...errors import MemoryLimitError, PilescoreError
 from ...inference import Pile, Score, WarmStart, systems_of
@@ -194,13 +194,7 @@ class HyperparameterDensity:
             if prior is None:
                 continue
             at = list(rows)
-            ends = (self.space.low[at], self.space.high[at])
-            if prior.logarithmic:
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    ends = (np.where(ends[0] > 0.0, np.log(ends[0]), -np.inf), np.log(ends[1]))
-            deviations = np.sqrt(np.linalg.inv(prior.precision(len(at))).diagonal())
-            low, high = ((end - prior.centre(len(at))) / deviations for end in ends)
-            found[name] = float(_log_probability(low, high).sum())
+            found[name] = float(prior.log_probability(self.space.low[at], self.space.high[at]).sum())
         return found
 
 
@@ -208,12 +202,3 @@ def own_prior(space: SearchSpace, row: int) -> Prior | None:
     """Return the prior that the model itself has for a coordinate of a search."""
     name, priors = space.names[row], space.model.priors
     return priors.get(name, priors.get(space.targets[name][0]))
-
-
-def _log_probability(low: Float[np.ndarray, " n"], high: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """Return the log probability that a standard normal number lies between two limits."""
-    # In the tail on the side of the smaller magnitude, so that both terms do not round to one.
-    swap = low > 0.0
-    low, high = np.where(swap, -high, low), np.where(swap, -low, high)
-    upper, lower = log_ndtr(high), log_ndtr(low)
-    return np.asarray(upper + np.log1p(-np.exp(lower - upper)))

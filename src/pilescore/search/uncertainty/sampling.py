@@ -117,6 +117,8 @@ def nuts_draws(density: HyperparameterDensity, peak: Peak, seed: int, progress: 
         progress_bar=progress,
     )
     z = found.posterior["z"].values
+    if z.shape[:2] != (CHAINS, DRAWS) or not np.isfinite(z).all():  # nutpie returns what it has after Ctrl-C
+        raise KeyboardInterrupt
     return Chains(peak.t + z @ root.T, found.sample_stats["diverging"].values.astype(float), evaluations)
 
 
