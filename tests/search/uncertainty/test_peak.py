@@ -242,3 +242,16 @@ def test_negative_curvatures_by_rounding_are_measured_by_values():
     expected = find_peak(density, np.array([0.2, -0.1]))
     np.testing.assert_allclose(found.precision, expected.precision, rtol=0.2)
     assert found.log_integral == pytest.approx(expected.log_integral, abs=0.1)
+
+
+def test_a_start_without_any_score_has_no_peak():
+    found = find_peak(known(lambda u: (math.inf, u), 2), np.zeros(2))
+    assert found.value == -math.inf
+    assert found.evaluations < 20
+
+
+def test_eigenvalues_of_very_different_sizes():
+    """The least one rounds to zero beside the largest."""
+    steep = known(normal(np.zeros(2), np.array([[1e20, 9.99999999e19], [9.99999999e19, 1e20]])), 2)
+    precision = np.array([[1e20, 1e20], [1e20, 1e20]])
+    assert peaks._steep_along_flat_axes(steep, np.zeros(2), 0.0, precision)[1] == 2

@@ -119,6 +119,8 @@ def find_peak(
         near = t + BESIDE * (2.0 * beside - 1.0)
         value, slope = density.value_and_slope(near)
         t = near if math.isfinite(value) else t
+    if not math.isfinite(value):
+        return Peak(t, value, np.eye(len(t)), evaluations)
     moved = _off_bounds(density, t, slope)
     if not np.array_equal(moved, t):
         new_value, new_slope = density.value_and_slope(moved)
@@ -176,7 +178,8 @@ def _steep_along_flat_axes(
     for eigenvalue, axis in zip(eigenvalues, vectors.T, strict=True):
         if eigenvalue > 1.001 * LEAST_CURVATURE:
             break
-        step = CHECKED_STEP / math.sqrt(eigenvalue) * axis
+        # The least eigenvalue of a matrix with far larger ones may round to zero.
+        step = CHECKED_STEP / math.sqrt(max(eigenvalue, LEAST_CURVATURE)) * axis
         drops = [value - density.value(t + side * step) for side in (1.0, -1.0)]
         evaluations += 2
         if min(drops) > STEEP_NATS:
