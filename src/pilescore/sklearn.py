@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .equations import identity
-from .errors import InputError, as_positive, require
+from .errors import InputError, UncertaintyWarning, as_positive, require
 from .inference import MixturePosterior, as_score, posterior
 from .kernels import RBF, Kernel
 from .model import (
@@ -250,7 +250,15 @@ class PileRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sci
     def hyperposterior_(self) -> Hyperposterior:
         """The distribution of the hyperparameters, computed when it is first needed."""
         check_is_fitted(self)
-        return hyperposterior(self.minimum_, seed=self._seed, progress=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UncertaintyWarning)
+            found = hyperposterior(self.minimum_, seed=self._seed, progress=False)
+        # Nobody can widen bounds that the estimator has chosen.
+        own = [f"bound of {name}" for name in found.names if name.partition("[")[0] not in (self.bounds or {})]
+        texts = [text for text in found.warnings if not any(each in text for each in own)]
+        if texts:
+            warnings.warn("; ".join(texts), UncertaintyWarning, stacklevel=2)
+        return found
 
     @functools.cached_property
     def _mixture(self) -> MixturePosterior:

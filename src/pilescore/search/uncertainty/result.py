@@ -278,7 +278,8 @@ def find_warnings(
     weights
         Their weights.
     """
-    space = density.space
+    space, roles = density.space, density.space.model.roles
+    is_noise = [roles[space.targets[name][0]] == "data_temperature" for name in space.names]
     low, high = np.array(space.bounds).T
     position = (space.encode(draws) - low) / (high - low)
     deviations = np.sqrt(weights @ (position - weights @ position) ** 2) * math.sqrt(12.0)  # one if uniform
@@ -301,7 +302,7 @@ def find_warnings(
                 f"the distance between the nodes of exact equations excludes values of {name} below "
                 f"{space.low[i]:.3g}, and cuts its distribution off. Impose the equations at more nodes"
             )
-        elif below > enough[0]:
+        elif below > enough[0] and (density.is_uniform(i) or not is_noise[i]):  # data without noise are no fault
             texts.append(f"the lower bound of {name}, {space.low[i]:.4g}, cuts its distribution off. Widen it")
         if above > enough[1]:
             texts.append(f"the upper bound of {name}, {space.high[i]:.4g}, cuts its distribution off. Widen it")
