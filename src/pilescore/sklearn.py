@@ -254,7 +254,8 @@ class PileRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sci
             warnings.simplefilter("ignore", UncertaintyWarning)
             found = hyperposterior(self.minimum_, seed=self._seed, progress=False)
         # Nobody can widen bounds that the estimator has chosen.
-        own = [f"bound of {name}" for name in found.names if name.partition("[")[0] not in (self.bounds or {})]
+        given = set(self.bounds or {})
+        own = [f"bound of {name}," for name in found.names if not {name, name.partition("[")[0]} & given]
         texts = [text for text in found.warnings if not any(each in text for each in own)]
         if texts:
             warnings.warn("; ".join(texts), UncertaintyWarning, stacklevel=2)

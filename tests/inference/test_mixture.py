@@ -338,7 +338,7 @@ def test_a_model_that_cannot_be_solved_is_named_with_its_weight():
 
 def test_a_model_that_is_left_out_is_said():
     post = ps.posterior(impossible([0.5, 0.4, 0.1]))
-    with pytest.warns(ps.errors.UncertaintyWarning, match="left out.*weight 0.1 is missing"):
+    with pytest.warns(ps.errors.UncertaintyWarning, match="left out.*weight of 0.1 in all is missing"):
         mean = post.mean([0.5])
     parts = impossible([5 / 9, 4 / 9, 0.5]).parts[:2]
     np.testing.assert_allclose(mean, brute(parts, [0.5], [ps.identity] * 2)[0], rtol=1e-12)

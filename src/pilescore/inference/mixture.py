@@ -158,8 +158,8 @@ class _Components:
             ) from error
         if total >= NEGLIGIBLE_WEIGHT:
             warnings.warn(
-                f"it cannot be solved and is left out ({which}); with those before it the weight {total:.2g} is "
-                "missing, so part of the distribution may be. More noise or narrower bounds help",
+                f"it cannot be solved and is left out ({which}), so a weight of {total:.2g} in all is missing from the "
+                "average. What helps: more noise, or narrower bounds",
                 UncertaintyWarning,
                 stacklevel=2,
             )

@@ -356,7 +356,7 @@ def _weighted(best: Minimum, density: HyperparameterDensity, found: WeightedPoin
 
 
 def _laplace(best: Minimum, density: HyperparameterDensity, peaks: Sequence[Peak], evaluations: int) -> Hyperposterior:
-    peak, texts = peaks[0], _others(peaks)
+    peak, texts = peaks[0], _other_optima(peaks)
     root = np.linalg.cholesky(peak.covariance)
     points = density.values(peak.t + _normal_points(MODELS, len(peak.t)) @ root.T)
     draws = density.values(peak.t + _normal_points(SAMPLE, len(peak.t)) @ root.T)
@@ -378,7 +378,7 @@ def _laplace(best: Minimum, density: HyperparameterDensity, peaks: Sequence[Peak
     )
 
 
-def _others(peaks: Sequence[Peak]) -> list[str]:
+def _other_optima(peaks: Sequence[Peak]) -> list[str]:
     """Return a warning if a method that knows one peak leaves out others."""
     if len(peaks) == 1:
         return []
@@ -394,7 +394,7 @@ def _nuts(
     best: Minimum, density: HyperparameterDensity, peaks: Sequence[Peak], evaluations: int, seed: int, progress: bool
 ) -> Hyperposterior:
     chains = nuts_draws(density, peaks[0], seed, progress)
-    texts = _others(peaks)
+    texts = _other_optima(peaks)
     if not chains.r_hat < MOST_R_HAT:
         texts.append(
             f"R-hat is {chains.r_hat:.3f}: the chains have not mixed, there may be several optima. Use more starts "

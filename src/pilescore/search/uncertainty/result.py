@@ -297,7 +297,7 @@ def find_warnings(
             EDGE_MASS if density.is_uniform(i) else max(PILED_MASS, MORE_THAN_PRIOR * known)
             for known in _prior_at_edges(density, i, edge)
         ]
-        if below > EDGE_MASS and _is_bound_by_nodes(space, i):
+        if below > enough[0] and _is_bound_by_nodes(space, i):
             texts.append(
                 f"the distance between the nodes of exact equations excludes values of {name} below "
                 f"{space.low[i]:.3g}, and cuts its distribution off. Impose the equations at more nodes"
