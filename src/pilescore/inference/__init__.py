@@ -7,6 +7,8 @@ from .accuracy import Accuracy, KnownSolution, Risk, accuracy
 from .accuracy import Reference as Reference
 from .accuracy import measured as measured
 from .accuracy import reference as reference
+from .compiled_evidence import CompiledEvidence as CompiledEvidence
+from .compiled_evidence import can_be_compiled as can_be_compiled
 from .data_free import SHAPE_ROLES as SHAPE_ROLES
 from .data_free import DataFreePile, FredholmDeterminant, calibrated_rho, data_free_pile, fredholm_logdet
 from .data_free import checked_without_data as checked_without_data
@@ -40,6 +42,7 @@ from .score import as_score as as_score
 from .temperatures import REDUCTION as REDUCTION
 from .temperatures import SHIFT as SHIFT
 from .temperatures import scores_by_temperature as scores_by_temperature
+from .traced import Targets as Targets
 
 __all__ = [
     "Accuracy",

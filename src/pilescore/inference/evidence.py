@@ -236,6 +236,8 @@ class WarmStart:
     """The functional values of the origin's solution; None if it was not found."""
     solved: bool = False
     """Whether the origin's solution was attempted."""
+    near: bool = False
+    """Whether models are so near to the origin that their values, without gradients, are found faster."""
 
     def values(self) -> Float[np.ndarray, " F"] | None:
         """Return the origin's solution; None if it was not found."""
@@ -420,7 +422,7 @@ def _solved_systems(model: Model, score: Score, start: WarmStart | None, explain
         prior = solve(only(model, given), explain=explain) if given else None
         return Systems(model, solve(model, explain=explain), prior, given)
     start = start or WarmStart()
-    found = _solution(model, start.values(), explain)
+    found = _solution(model, start, explain)
     if not given:
         return Systems(model, found.system, found=found)
     # All blocks are linearised at the same solution: p(y | r) of one linear model. The most likely solution of the
@@ -435,8 +437,8 @@ def linear_system(model: Model) -> System:
     return systems.whole
 
 
-def _solution(model: Model, start: Float[np.ndarray, " F"] | None, explain: bool) -> MapEstimate:
-    found = solve_or_follow(model, start, explain=explain)
+def _solution(model: Model, start: WarmStart, explain: bool) -> MapEstimate:
+    found = solve_or_follow(model, start.values(), explain=explain, near=start.near)
     if not found.converged:
         raise NotSolvedError(f"the nonlinear model was not solved: {found.status}: {found.reason}")
     return found

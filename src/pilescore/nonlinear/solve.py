@@ -30,9 +30,10 @@ from .gauss_newton import LOOSE_DECREMENT, DualExpansion, GaussNewton, GaussNewt
 from .hessian import Hessian, newton_step
 from .linearisation import Functionals, functionals_of, linear_model
 
-TOLERANCE, SEARCH_TOLERANCE = 1e-10, 1e-15
-"""The squared Newton decrement, relative to `1 + 2Φ`, at which an iteration has converged: by default, and within a
-search. `log det C` changes by the root of the decrement, and a search needs many digits of the score."""
+TOLERANCE, SEARCH_TOLERANCE, NEAR_TOLERANCE = 1e-10, 1e-15, 1e-9
+"""The squared Newton decrement, relative to `1 + 2Φ`, at which an iteration has converged: by default, within a search,
+and for values near a solution. `log det C` changes by the root of the decrement, and a search needs many digits of the
+score and of its gradient."""
 
 CONTINUATION = (1e4, 1e2, 1.0)
 """The successive factors of all noise variances."""
@@ -66,6 +67,9 @@ MAX_EVALUATIONS = 100
 WARM_EVALUATIONS, FRESH_EVALUATIONS = 30, 100
 """The limit of linearisations for a warm start within a search, and for the fresh start that replaces it. A search that
 cannot solve a model takes a shorter step, which costs less."""
+
+NEAR_EVALUATIONS = 12
+"""The limit for a warm start that goes straight to the tolerance of exact equations."""
 
 PASSING_EVALUATIONS = 30
 """The limit at each looser tolerance: the solution there only has to lead near the next one."""
@@ -236,14 +240,25 @@ def solve_nonlinear(
     return as_solution(best, attempts.count)
 
 
-def solve_or_follow(model: Model, before: Float[np.ndarray, " F"] | None, *, explain: bool) -> MapEstimate:
+def solve_or_follow(
+    model: Model,
+    before: Float[np.ndarray, " F"] | None,
+    *,
+    explain: bool,
+    near: bool = False,
+) -> MapEstimate:
     """Return the most likely solution of a model, starting from the functional values of a similar model if given.
 
-    If that fails, the zero function follows; if there is nothing to start from, then random functions.
+    If that fails, the zero function follows; if there is nothing to start from, then random functions. If the similar
+    model is `near`, the solution is found faster, to the digits that a value needs; a gradient needs more.
     """
     functionals = functionals_of(model)
-    attempts = _Attempts(functionals, SEARCH_TOLERANCE, explain)
+    attempts = _Attempts(functionals, NEAR_TOLERANCE if near else SEARCH_TOLERANCE, explain)
     if before is not None and len(before) == functionals.size:
+        if near and attempts.is_curved_and_exact:  # the looser tolerances of exact equations would be a detour
+            attempts.run(before, NEAR_EVALUATIONS, (1.0,), looser=())
+            if attempts.is_good():
+                return attempts.result()
         attempts.run(before, WARM_EVALUATIONS, (1.0,))
         if attempts.is_good():
             return attempts.result()
@@ -274,9 +289,11 @@ class _Attempts:
     count: int = 0
     """The number of factorisations."""
 
-    def run(self, start: StartPoint, budget: int, levels: tuple[float, ...]) -> PilescoreError | None:
+    def run(
+        self, start: StartPoint, budget: int, levels: tuple[float, ...], looser: tuple[float, ...] = LOOSER
+    ) -> PilescoreError | None:
         """Run from a start; return the error if `P` is not defined there or far too steep."""
-        for factor in (*LOOSER, 1.0) if self.is_curved_and_exact else (1.0,):
+        for factor in (*looser, 1.0) if self.is_curved_and_exact else (1.0,):
             loosened = _loosened(self.functionals, factor)
             tolerance = self.tolerance if factor == 1.0 else LOOSE_DECREMENT
             limit = budget if factor == 1.0 else min(budget, PASSING_EVALUATIONS)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from ..errors import (
     InputError,
@@ -88,8 +88,15 @@ def check_rounding(pile: Pile) -> None:
 
     A minimum must not be an accident of rounding, which exact equations under a long kernel invite.
     """
-    if pile.exact and pile.rounding > max(2.0 * MOST_ROUNDING_NATS / pile.size, MOST_ROUNDING * pile.fit):
+    if pile.exact and has_lost_digits(pile.size * pile.rounding, pile.size * pile.fit):
         raise PilescoreError(f"rounding leaves the score uncertain by about {pile.rounding:.1e}")
+
+
+def has_lost_digits(
+    rounding: Float[np.ndarray, "*n"] | float, quadratic: Float[np.ndarray, "*n"] | float
+) -> Bool[np.ndarray, "*n"]:
+    """Return whether rounding errors of `N·PILE` are too large for a search, given the quadratic form in it."""
+    return np.asarray(rounding > np.maximum(2.0 * MOST_ROUNDING_NATS, MOST_ROUNDING * np.asarray(quadratic)))
 
 
 class Objective:

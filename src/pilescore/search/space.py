@@ -47,6 +47,11 @@ class SearchSpace:
         """The bounds of the coordinates."""
         return list(zip(self.encode(self.low).tolist(), self.encode(self.high).tolist(), strict=True))
 
+    @functools.cached_property
+    def compiled(self) -> dict[Any, Any]:
+        """Compiled functions of the searched hyperparameters, kept for the next call that needs them."""
+        return {}
+
     def encode(self, values: Float[np.ndarray, "*k p"]) -> Float[np.ndarray, "*k p"]:
         """Return the coordinates of hyperparameters."""
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -56,9 +61,9 @@ class SearchSpace:
         """Return the hyperparameters at coordinates."""
         linear = self.low + u * (self.high - self.low)
         values = np.where(self.logarithmic, np.exp(np.where(self.logarithmic, u, 0.0)), linear)
-        for bound in (self.low, self.high):
+        for end, bound in zip(np.transpose(self.bounds), (self.low, self.high), strict=True):
             # exp(log v) may differ from v in the last digit: a search that ends at a bound returns the bound itself.
-            values = np.where(u == self.encode(bound), bound, values)
+            values = np.where(u == end, bound, values)
         return values
 
     def positions(self, u: Float[np.ndarray, " p"]) -> dict[str, float]:
@@ -66,7 +71,7 @@ class SearchSpace:
         low, high = np.array(self.bounds).T
         return self.by_name((u - low) / (high - low))
 
-    def slope(self, values: Float[np.ndarray, " p"]) -> Float[np.ndarray, " p"]:
+    def slope(self, values: Float[np.ndarray, "*k p"]) -> Float[np.ndarray, "*k p"]:
         """Return `dv/du`."""
         return np.where(self.logarithmic, values, self.high - self.low)
 
@@ -137,7 +142,7 @@ class SearchSpace:
         low, high = np.array(self.bounds).T
         return low + sobol_points(count, len(self.names), seed) * (high - low)
 
-    def _grouped(self, values: Float[Array | np.ndarray, " p"]) -> dict[str, Any]:
+    def grouped(self, values: Float[Array | np.ndarray, " p"]) -> dict[str, Any]:
         """Return the values under the names that the user gave, vectors as vectors."""
         vector = jnp.asarray(values)
         return {name: vector[np.array(rows)].reshape(self.shapes[name]) for name, rows in self.groups.items()}
@@ -148,7 +153,7 @@ class SearchSpace:
 
         def compiled(function: Callable[[Mapping[str, Any]], Any]) -> tuple[Any, Any]:
             def tied(values: Any) -> Any:
-                return jnp.asarray(function(self._grouped(values)), dtype=float)
+                return jnp.asarray(function(self.grouped(values)), dtype=float)
 
             return jax.jit(tied), jax.jit(jax.jacfwd(tied))
 

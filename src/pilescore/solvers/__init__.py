@@ -25,6 +25,7 @@ from .lapack import DenseCotangent as DenseCotangent
 from .lapack import DenseFactored as DenseFactored
 from .lapack import NotFactorableError as NotFactorableError
 from .lapack import cholesky as cholesky
+from .lapack import probe as probe
 from .lapack import self_product as self_product
 from .lapack import symmetric_product as symmetric_product
 from .low_rank import LowRank

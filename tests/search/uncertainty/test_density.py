@@ -1,6 +1,8 @@
 """The density of hyperparameters: its slopes, its integral, its priors."""
 
+import dataclasses
 import math
+from unittest.mock import Mock
 
 import jax.numpy as jnp
 import mpmath
@@ -11,9 +13,13 @@ from scipy.integrate import dblquad, quad
 from scipy.special import ndtri
 
 import pilescore as ps
+from pilescore.inference import WarmStart
+from pilescore.nonlinear import gauss_newton
 from pilescore.search.space import search_space
+from pilescore.search.uncertainty.compiled import BATCH, compiled
 from pilescore.search.uncertainty.compute import _priors
 from pilescore.search.uncertainty.density import HyperparameterDensity
+from pilescore.solvers import solve, with_tolerances
 
 from ...models import DX, line_model
 
@@ -299,3 +305,105 @@ def test_log_probability_to_fifty_digits(low, high):
             expected = float(mpmath.log(ndtr(b) - ndtr(a)))
     found = P.Normal(0.0, 1.0).log_probability(np.array([low]), np.array([high]))[0]
     assert found == pytest.approx(expected, rel=1e-8, abs=1e-14)
+
+
+# -- Compiled.
+
+EXACT = ps.Model(
+    ps.RBF(0.6),
+    ps.observe(ps.identity, np.exp(-2 * np.linspace(0, 1, 6)) + 0.01, at=np.linspace(0, 1, 6)),
+    ps.impose(DX + ps.parameter("rate", 2.0), 0.0, on=ps.Box(x=(0, 1)).interior(ps.GaussLegendre(10))),
+    gamma=1e-3,
+)
+
+
+@pytest.mark.parametrize("case", [*CASES, "tied", "exact"])
+def test_compiled_densities_are_the_same(case):
+    if case == "tied":
+        found = density(
+            rate_model(), {"gamma": (1e-3, 1.0), "rate": (0.5, 6.0)}, ties={"rho": lambda p: 3 * p["gamma"]}
+        )
+    elif case == "exact":
+        # As after a search: gradients do not contain the change of tolerances that are not set yet.
+        model = with_tolerances(EXACT)
+        found = density(model, {"kernel.bandwidth": (0.3, 2.0), "gamma": (1e-4, 1.0), "rate": (-1.0, 6.0)})
+    else:
+        model, over, given = CASES[case]
+        found = density(model, over, given)
+    fast = compiled(found)
+    t = 0.7 * np.random.default_rng(3).standard_normal((BATCH + 5, len(found.space.names)))  # a full batch and a part
+    expected = np.array([found.value(each) for each in t])
+    assert np.isfinite(expected).any()
+    # An exact equation costs digits.
+    rtol, atol = (1e-5, 1e-3) if case == "exact" else (1e-9, 1e-8)
+    np.testing.assert_allclose(fast.log_densities(t), expected, rtol=rtol, atol=atol)
+    for each in t[:3]:
+        (value, slope), (other, by_t) = found.value_and_slope(each), fast.value_and_slope(each)
+        assert other == pytest.approx(value, rel=rtol, abs=atol)
+        np.testing.assert_allclose(by_t, slope, rtol=1e-4 if case == "exact" else 1e-7, atol=1e-6)
+
+
+def test_compiled_densities_know_what_cannot_be_scored():
+    x = np.linspace(0, 1, 40)
+    model = ps.Model(ps.RBF(1.0), ps.observe(ps.identity, np.sin(6 * x), at=x), gamma=0.1)
+    found = density(model, {"kernel.bandwidth": (0.1, 10.0), "gamma": (1e-30, 1.0)})
+    t = np.array([[1.0, -2.5], [0.0, 1.5]])
+    assert found.value(t[0]) == -math.inf
+    values = compiled(found).log_densities(t)
+    assert values[0] == -math.inf
+    assert values[1] == pytest.approx(found.value(t[1]), rel=1e-9)
+    assert compiled(found).value_and_slope(t[0])[0] == -math.inf
+
+
+def test_compiled_densities_reject_what_rounding_decides():
+    """Under a long kernel an exact equation leaves too few digits; both say so at the same points, nearly always."""
+    found = density(EXACT, {"kernel.bandwidth": (0.3, 300.0), "gamma": (1e-14, 1.0), "eta": (1e-3, 1e12)})
+    t = np.random.default_rng(0).uniform(-2, 2, (3 * BATCH, 3))
+    lost = np.isinf([found.value(each) for each in t])
+    assert 0.1 < lost.mean() < 0.9
+    assert np.mean(np.isinf(compiled(found).log_densities(t)) == lost) > 0.9
+
+
+def test_compiled_functions_are_kept():
+    found = density(*CASES["default priors"])
+    assert compiled(found)._functions is compiled(dataclasses.replace(found, priors=dict(found.priors)))._functions
+
+
+def test_what_is_not_compiled():
+    over = {"gamma": (1e-3, 1.0)}
+    x = np.linspace(0, 1, 600)
+    large = ps.Model(ps.RBF(1.0), ps.observe(ps.identity, np.sin(6 * x), at=x), gamma=0.1)
+    curved = ps.Nonlinear(lambda p, u: jnp.exp(u), of=(ps.identity,))
+    nonlinear = ps.Model(ps.RBF(0.5), ps.observe(curved, [2.0, 3.0], at=[0.0, 1.0], noise=0.01))
+    assert compiled(density(large, over)) is None
+    assert compiled(density(rate_model().replace(solver="low_rank"), over)) is None
+    assert compiled(density(nonlinear, {"eta": (0.1, 10.0)})) is None
+
+
+# -- Nonlinear models.
+
+
+def test_values_near_a_solution_are_those_of_searches():
+    """They take fewer factorisations."""
+    line = ps.Box(t=(0, 3))
+    (dt,) = ps.partials(line)
+    swing = ps.Nonlinear(lambda p, u, u_tt, k: u_tt + k * jnp.sin(u), of=(ps.identity, dt**2), parameters={"k": 2.0})
+    t = np.linspace(0, 2.5, 9)
+    model = ps.Model(
+        ps.RBF([0.8]),
+        ps.observe(ps.identity, 1.2 * np.cos(1.35 * t), at=t),
+        ps.impose(swing, 0.0, on=line.interior(ps.GaussLegendre(16))),
+        gamma=1e-3,
+    )
+    found = density(model, {"gamma": (1e-4, 0.01), "k": (1.0, 3.0)})
+    near = dataclasses.replace(found, warm_start=WarmStart(with_tolerances(model)))
+    assert near._near.near  # now the origin is solved
+    assert not near.warm_start.near
+    count = {}
+    for name, each in {"from zero": found, "near": near}.items():
+        with pytest.MonkeyPatch.context() as patch:
+            counted = Mock(side_effect=solve)
+            patch.setattr(gauss_newton, "solve", counted)
+            count[name] = [each.value(np.array(p)) for p in ((0.0, 0.1), (0.2, -0.1), (-0.3, 0.2))], counted.call_count
+    np.testing.assert_allclose(count["near"][0], count["from zero"][0], atol=1e-3)
+    assert count["near"][1] < 0.6 * count["from zero"][1]

@@ -16,7 +16,7 @@ def points(count, dimension, seed=0, reach=2.5):
 
 def errors(function, z, at):
     """Return the errors at new points, weighted by the density there."""
-    found, expected = surrogate(z, function(z))(at), function(at)
+    found, expected = surrogate(z, function(z))(at)[0], function(at)
     weights = np.exp(expected - expected.max())
     return float(np.sqrt(weights @ (found - expected) ** 2 / weights.sum()))
 
@@ -28,7 +28,7 @@ def square(z):
 @pytest.mark.parametrize("dimension", [1, 2, 3, 5])
 def test_a_normal_density_is_exact(dimension):
     z, at = points(48, dimension), points(200, dimension, seed=1, reach=2.0)
-    found = surrogate(z, square(z) + 7.0)(at)
+    found = surrogate(z, square(z) + 7.0)(at)[0]
     # The peak itself is not among the points: the constant has to be learnt too.
     near = np.sum(at**2, axis=1) < 4
     np.testing.assert_allclose(found[near], square(at[near]) + 7.0, atol=0.01)
@@ -55,7 +55,7 @@ def test_values_at_the_points_are_kept():
     z = points(40, 2)
     values = square(z) + 0.3 * np.sin(2 * z[:, 0]) * z[:, 1]
     near = values > values.max() - module.FAR_NATS
-    np.testing.assert_allclose(surrogate(z, values)(z)[near], values[near], atol=0.02)
+    np.testing.assert_allclose(surrogate(z, values)(z)[0][near], values[near], atol=0.02)
 
 
 def refits(z, values):
@@ -64,7 +64,7 @@ def refits(z, values):
     drop = np.minimum(values.max() - values, module.DEEP_NATS)
     noise = (module.NOISE + module.LOOSENESS * np.maximum(drop - module.FAR_NATS, 0)) ** 2
     departure = 0.5 * np.sum(z**2, axis=1) - drop
-    covariance = module._covariance(z, z, whole.hyperparameters)
+    covariance = module._Terms.between(z, z).covariance(whole.hyperparameters)
     found = []
     for i in range(len(z)):
         rest = np.delete(np.arange(len(z)), i)
@@ -91,10 +91,10 @@ def test_errors_of_points_left_out_are_errors_of_predictions():
         if others.hyperparameters != whole.hyperparameters or others.top != whole.top:
             continue
         variance = module._variances(z[[i]], others.hyperparameters)
-        cross = module._covariance(z[[i]], z[rest], others.hyperparameters)
+        cross = module._Terms.between(z[[i]], z[rest]).covariance(others.hyperparameters)
         drawn = np.linalg.solve(others.factor, cross.T)
         if np.sqrt(variance - np.sum(drawn**2)) < module.UNSURE_NATS:
-            predicted = others(z[[i]])[0]
+            predicted = others(z[[i]])[0][0]
             assert whole.left_out_errors[i] == pytest.approx(values[i] - predicted, rel=1e-6, abs=1e-8)
             return
     pytest.fail("no point was predicted with certainty")
@@ -104,8 +104,8 @@ def test_far_from_all_points_the_function_is_lowered():
     z = points(40, 2, reach=1.0)
     found = surrogate(z, square(z) + 0.3 * z[:, 0] ** 3)
     far = np.array([[4.0, -4.0], [-4.0, 4.0]])
-    assert np.all(found(far) < found(far, hopeful=True) - 3.0)
-    drawn = np.linalg.solve(found.factor, module._covariance(far, z, found.hyperparameters).T)
+    assert np.all(found(far)[0] < found(far)[1] - 3.0)
+    drawn = np.linalg.solve(found.factor, module._Terms.between(far, z).covariance(found.hyperparameters).T)
     deviation = np.sqrt(module._variances(far, found.hyperparameters) - np.sum(drawn**2, axis=0))
     assert np.all(deviation > module.UNSURE_NATS)
 
@@ -113,6 +113,6 @@ def test_far_from_all_points_the_function_is_lowered():
 def test_covariances_are_positive_definite_and_have_their_diagonal():
     z = np.random.default_rng(0).normal(0, 3, (60, 4))
     for hyperparameters in ((1.5, 0.05, 0.01), (6.0, 3.0, 0.3)):
-        covariance = module._covariance(z, z, hyperparameters)
+        covariance = module._Terms.between(z, z).covariance(hyperparameters)
         np.testing.assert_allclose(np.diag(covariance), module._variances(z, hyperparameters), rtol=1e-9)
         assert np.linalg.eigvalsh(covariance).min() > -1e-9 * covariance.max()

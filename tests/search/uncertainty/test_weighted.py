@@ -1,4 +1,4 @@
-"""Weighted points for densities with known answers."""
+"""Weighted points for densities with known answers: few points with a smooth function, and many without."""
 
 import dataclasses
 import math
@@ -10,9 +10,18 @@ from scipy import stats
 from scipy.special import gammaln, ndtr
 
 from pilescore.errors import PilescoreError
+from pilescore.search.uncertainty.importance import ENOUGH, importance_points
 from pilescore.search.uncertainty.peak import LEAST_CURVATURE, Peak
 from pilescore.search.uncertainty.proposal import moments
-from pilescore.search.uncertainty.weighted import _balanced, weighted_points
+from pilescore.search.uncertainty.weighted import balanced, weighted_points
+
+
+def many_points(log_density, peaks, seed):
+    """Return many points for a density of one point."""
+    return importance_points(lambda t: np.array([log_density(each) for each in t]), peaks, seed)
+
+
+both = pytest.mark.parametrize("method", [weighted_points, many_points])
 
 RATE = 0.97
 """In at least this fraction of random cases the stated error of the log integral is not below the true one."""
@@ -184,20 +193,23 @@ def masses_below(sample, weights, drawn, probabilities):
     return np.array(found)
 
 
+@both
 @pytest.mark.parametrize("case", CASES)
-def test_known_densities(case):
+def test_known_densities(case, method):
     known = CASES[case]
-    found = weighted_points(known.log_density, known.peaks, seed=0)
+    found = method(known.log_density, known.peaks, seed=0)
     drawn = known.draw(COUNT, np.random.default_rng(0))
     probabilities = np.array([0.025, 0.25, 0.5, 0.75, 0.975])
     assert abs(found.log_integral - known.log_integral) <= found.log_integral_error < 0.3
     for weights in (found.weights, found.sample_weights):
         assert weights.min() >= 0
         assert weights.sum() == pytest.approx(1.0)
-    assert_moments(found.sample, found.sample_weights, drawn, 0.07, 0.07)
-    assert_moments(found.t, found.weights, drawn, 0.08, 0.09)
+    within = 0.07 if method is weighted_points else 0.15  # of 200 effective points: two deviations
+    assert_moments(found.sample, found.sample_weights, drawn, within, within)
+    assert_moments(found.t, found.weights, drawn, within + 0.02, within + 0.02)
     masses = masses_below(found.sample, found.sample_weights, drawn, probabilities)
-    np.testing.assert_allclose(masses, np.broadcast_to(probabilities, masses.shape), atol=0.025)
+    atol = 0.025 if method is weighted_points else 0.08
+    np.testing.assert_allclose(masses, np.broadcast_to(probabilities, masses.shape), atol=atol)
 
 
 def test_a_strongly_skewed_density_in_three_dimensions():
@@ -211,16 +223,18 @@ def test_a_strongly_skewed_density_in_three_dimensions():
         assert_moments(found.sample, found.sample_weights, drawn, 0.3, 0.25)
 
 
+@both
 @pytest.mark.parametrize("share", [0.05, 0.4, 0.9])
-def test_two_optima_have_their_masses(share):
+def test_two_optima_have_their_masses(share, method):
     known = two(share, 8.0, 0.7, 1.1)
     peaks = known.peaks
-    found = weighted_points(known.log_density, peaks, seed=1)
+    found = method(known.log_density, peaks, seed=1)
     near_first = [np.linalg.norm(peak.t) < 1 for peak in peaks]
     expected = [share if first else 1 - share for first in near_first]
-    np.testing.assert_allclose(found.shares, expected, atol=0.01)
-    assert found.sample_weights[found.sample[:, 0] < 4].sum() == pytest.approx(share, abs=0.01)
-    assert found.weights[found.t[:, 0] < 4].sum() == pytest.approx(share, abs=0.02)
+    atol = 0.01 if method is weighted_points else 0.06
+    np.testing.assert_allclose(found.shares, expected, atol=atol)
+    assert found.sample_weights[found.sample[:, 0] < 4].sum() == pytest.approx(share, abs=atol)
+    assert found.weights[found.t[:, 0] < 4].sum() == pytest.approx(share, abs=atol + 0.01)
 
 
 def random_case(seed):
@@ -240,15 +254,16 @@ def random_case(seed):
 
 
 @pytest.mark.slow
-def test_stated_errors_are_not_below_true_ones():
+@both
+def test_stated_errors_are_not_below_true_ones(method):
     errors, stated = [], []
     for seed in range(60):
         known = random_case(seed)
-        found = weighted_points(known.log_density, known.peaks, seed)
+        found = method(known.log_density, known.peaks, seed)
         errors.append(abs(found.log_integral - known.log_integral))
         stated.append(found.log_integral_error)
     assert np.mean(np.array(errors) <= stated) >= RATE
-    assert np.median(stated) < 0.06  # and they say something
+    assert np.median(stated) < (0.06 if method is weighted_points else 0.35)  # and they say something
 
 
 @pytest.mark.slow
@@ -264,45 +279,50 @@ def test_a_strong_banana_is_roughly_known(bend):
 
 @pytest.mark.parametrize("dimension", [1, 2])
 @pytest.mark.parametrize("cut", [1.0, 0.0])
-def test_points_that_cannot_be_scored(dimension, cut):
+@both
+def test_points_that_cannot_be_scored(dimension, cut, method):
     known = half(cut, dimension)
-    found = weighted_points(known.log_density, known.peaks, seed=0)
-    assert 0 < found.failed < 0.3 * len(found.t)
+    found = method(known.log_density, known.peaks, seed=0)
+    assert 0 < found.failed < 0.5 * found.count
     assert abs(found.log_integral - known.log_integral) <= found.log_integral_error < 0.6
-    assert_moments(found.sample, found.sample_weights, known.draw(COUNT, np.random.default_rng(0)), 0.15, 0.1)
+    assert_moments(found.sample, found.sample_weights, known.draw(COUNT, np.random.default_rng(0)), 0.15, 0.15)
     assert found.weights[found.t[:, 0] >= cut].sum() == 0.0
     assert found.sample_weights[found.sample[:, 0] >= cut + 0.2].sum() < 0.02
 
 
-def test_points_are_reproducible_and_differ_by_seed():
+@both
+def test_points_are_reproducible_and_differ_by_seed(method):
     known = normal(2)
-    one, again, other = (weighted_points(known.log_density, known.peaks, seed) for seed in (3, 3, 4))
+    one, again, other = (method(known.log_density, known.peaks, seed) for seed in (3, 3, 4))
     np.testing.assert_array_equal(one.t, again.t)
     np.testing.assert_array_equal(one.weights, again.weights)
     assert not np.isin(one.t, other.t).any()
 
 
-def test_a_level_of_the_density_only_shifts_the_integral():
+@both
+def test_a_level_of_the_density_only_shifts_the_integral(method):
     low, high = (normal(2, level=level) for level in (0.0, 1234.5))
-    one, other = (weighted_points(known.log_density, known.peaks, seed=0) for known in (low, high))
+    one, other = (method(known.log_density, known.peaks, seed=0) for known in (low, high))
     np.testing.assert_allclose(one.t, other.t, atol=1e-6)
     assert other.log_integral - one.log_integral == pytest.approx(1234.5, abs=1e-6)
 
 
-def test_a_peak_of_the_wrong_width_is_mended():
+@both
+def test_a_peak_of_the_wrong_width_is_mended(method):
     known = normal(2, seed=2)
     (peak,) = known.peaks
     for factor in (0.2, 5.0):
         wrong = dataclasses.replace(peak, precision=factor * peak.precision)
-        found = weighted_points(known.log_density, [wrong], seed=0)
+        found = method(known.log_density, [wrong], seed=0)
         assert abs(found.log_integral) <= found.log_integral_error
-        assert_moments(found.sample, found.sample_weights, known.draw(COUNT, np.random.default_rng(0)), 0.1, 0.1)
+        assert_moments(found.sample, found.sample_weights, known.draw(COUNT, np.random.default_rng(0)), 0.12, 0.12)
 
 
-def test_a_missed_peak_beside_the_known_one():
+@both
+def test_a_missed_peak_beside_the_known_one(method):
     """A second peak two deviations away, which the curvature of the first does not show."""
     known = two(0.6, 3.0, 1.0, 0.6)
-    found = weighted_points(known.log_density, known.peaks[:1], seed=0)
+    found = method(known.log_density, known.peaks[:1], seed=0)
     assert abs(found.log_integral) <= found.log_integral_error
     assert_moments(found.sample, found.sample_weights, known.draw(COUNT, np.random.default_rng(0)), 0.15, 0.15)
 
@@ -326,7 +346,7 @@ def test_a_ragged_density_is_left_to_importance_weights():
 def test_balanced_weights_have_the_moments_of_the_sample():
     rng = np.random.default_rng(5)
     t, sample = rng.standard_normal((60, 2)), rng.standard_normal((3000, 2)) * [0.8, 1.1] + [0.2, -0.1]
-    weights = _balanced(t, np.full(60, 1 / 60), sample, np.full(3000, 1 / 3000))
+    weights = balanced(t, np.full(60, 1 / 60), sample, np.full(3000, 1 / 3000))
     assert weights.min() > 0
     assert weights.sum() == pytest.approx(1.0)
     (mean, covariance), (expected, spread) = moments(t, weights), moments(sample, np.full(3000, 1 / 3000))
@@ -334,11 +354,11 @@ def test_balanced_weights_have_the_moments_of_the_sample():
     np.testing.assert_allclose(covariance, spread, atol=0.02)
 
 
-def test_weights_that_are_balanced_already_are_kept():
+def test_weights_that_arebalanced_already_are_kept():
     rng = np.random.default_rng(6)
     t, weights = rng.standard_normal((50, 3)), rng.random(50)
     weights /= weights.sum()
-    np.testing.assert_allclose(_balanced(t, weights, t, weights), weights, rtol=1e-4)
+    np.testing.assert_allclose(balanced(t, weights, t, weights), weights, rtol=1e-4)
 
 
 def test_without_any_score_there_is_no_distribution():
@@ -352,3 +372,34 @@ def test_a_peak_without_any_score_takes_nothing_from_the_other():
     found = weighted_points(lambda t: -0.5 * float(t @ t) if t[0] < 15 else -math.inf, peaks, 0)
     assert found.log_integral == pytest.approx(math.log(2 * math.pi), abs=found.log_integral_error + 0.02)
     np.testing.assert_allclose(found.weights @ found.t, 0.0, atol=0.05)
+
+
+@pytest.mark.parametrize("shapes", [[1.0, 2.0, 4.0], [0.6, 0.6, 1.0, 5.0]])
+def test_many_points_of_strongly_skewed_densities(shapes):
+    """Where eighty points do not suffice, many do."""
+    known = log_gamma(shapes)
+    for seed in range(3):
+        found = many_points(known.log_density, known.peaks, seed)
+        assert found.effective_size >= 0.7 * ENOUGH
+        assert abs(found.log_integral) <= found.log_integral_error
+        drawn = known.draw(COUNT, np.random.default_rng(0))
+        assert_moments(found.sample, found.sample_weights, drawn, 0.2, 0.2)
+
+
+@pytest.mark.parametrize("bend", [0.6, 0.8])
+def test_many_points_of_a_strong_banana(bend):
+    known = banana(bend, 0.6)
+    for seed in range(3):
+        found = many_points(known.log_density, known.peaks, seed)
+        assert abs(found.log_integral) < found.log_integral_error
+        assert_moments(found.sample, found.sample_weights, known.draw(COUNT, np.random.default_rng(0)), 0.2, 0.2)
+
+
+def test_the_points_that_stand_for_many_have_their_moments():
+    known = log_gamma([3.0, 5.0, 8.0])
+    found = many_points(known.log_density, known.peaks, 0)
+    assert len(found.t) <= 80 < found.count == len(found.sample)
+    for one, all_points in zip(
+        moments(found.t, found.weights), moments(found.sample, found.sample_weights), strict=True
+    ):
+        np.testing.assert_allclose(one, all_points, atol=0.03)

@@ -21,8 +21,10 @@ from ...parallel import progress_bar
 from ..minimum import Minimum, minimize
 from ..options import RunOptions, SearchOptions
 from ..space import SearchSpace, Starts, search_space, sobol_points
+from .compiled import compiled
 from .default_priors import default_priors
 from .density import HyperparameterDensity, own_prior
+from .importance import ENOUGH, LARGE, LARGE_ENOUGH, importance_points
 from .peak import Peak, find_peak
 from .result import Hyperposterior, Method, find_warnings
 from .sampling import CHAINS, DRAWS, nuts_draws, require_nutpie
@@ -262,14 +264,24 @@ def _compute(
     if method == "nuts":
         return _nuts(best, density, peaks, evaluations, seed, progress is True)
     with progress_bar(0, "hyperposterior", progress) as bar:
-
-        def value(t: Float[np.ndarray, " p"]) -> float:
-            bar.update(1)
-            return density.value(t)
-
-        weighted = weighted_points(value, peaks, seed)
-    evaluations += len(weighted.t)
+        cheap = compiled(density)
+        if cheap is None:
+            weighted = weighted_points(_counted(density.value, bar), peaks, seed)
+        else:
+            enough = ENOUGH if density.space.model.size < LARGE else LARGE_ENOUGH
+            weighted = importance_points(_counted(cheap.log_densities, bar), peaks, seed, enough)
+    evaluations += weighted.count
     return _weighted(best, density, weighted, evaluations)
+
+
+def _counted(density: Callable[[Float[np.ndarray, "*n p"]], Any], bar: Any) -> Callable[[Any], Any]:
+    """Return a log density that moves a progress bar."""
+
+    def counted(t: Float[np.ndarray, "*n p"]) -> Any:
+        bar.update(len(t) if t.ndim == 2 else 1)
+        return density(t)
+
+    return counted
 
 
 def _end_of(best: Minimum, density: HyperparameterDensity, end: Mapping[str, float] | None = None) -> Any:
@@ -325,7 +337,7 @@ def _distance(a: Float[np.ndarray, " p"], b: Float[np.ndarray, " p"], precision:
 
 def _weighted(best: Minimum, density: HyperparameterDensity, found: WeightedPoints, evaluations: int) -> Hyperposterior:
     texts = []
-    count = len(found.t)
+    count = found.count
     if found.effective_size < LEAST_SIZE and not found.misfit < MOST_MISFIT_NATS:
         texts.append(
             f"the effective size is {found.effective_size:.2g} of {count} weighted points: intervals are rough. Use "
@@ -393,7 +405,7 @@ def _other_optima(peaks: Sequence[Peak]) -> list[str]:
 def _nuts(
     best: Minimum, density: HyperparameterDensity, peaks: Sequence[Peak], evaluations: int, seed: int, progress: bool
 ) -> Hyperposterior:
-    chains = nuts_draws(density, peaks[0], seed, progress)
+    chains = nuts_draws(compiled(density) or density, peaks[0], seed, progress)
     texts = _other_optima(peaks)
     if not chains.r_hat < MOST_R_HAT:
         texts.append(

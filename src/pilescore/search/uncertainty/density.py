@@ -64,9 +64,17 @@ class HyperparameterDensity:
 
     def pile(self, t: Float[np.ndarray, " p"]) -> Pile:
         """Return the score; raise a `PilescoreError` if there is none."""
-        pile = systems_of(self.model(t), self.score, self.warm_start, explain=False).pile(self.score)
+        pile = systems_of(self.model(t), self.score, self._near, explain=False).pile(self.score)
         check_rounding(pile)
         return pile
+
+    @functools.cached_property
+    def _near(self) -> WarmStart | None:
+        """The warm start, solved, for values alone."""
+        if self.warm_start is None:
+            return None
+        self.warm_start.values()
+        return dataclasses.replace(self.warm_start, near=True)
 
     def value(self, t: Float[np.ndarray, " p"]) -> float:
         """Return the log density; minus infinity where the model cannot be scored."""
@@ -153,30 +161,52 @@ class HyperparameterDensity:
         The densities of priors that belong to the model are in the evidence, per unit of the value or of its
         logarithm. Here they only change coordinates.
         """
+        value, gradient = self.log_priors(t[None])
+        return float(value[0]), gradient[0]
+
+    def log_priors(self, t: Float[np.ndarray, "n p"]) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n p"]]:
+        """Return the log density of the priors at many points, and its gradient."""
+        constant, bent, logarithmic, centre, precision = self._prior_parts
         values = self.values(t)
-        slope = self.space.slope(values)  # dv/du
-        low, high = self.bounds
-        total = float(np.sum(np.log(high - low) - 0.5 * t**2 - 0.5 * math.log(2.0 * math.pi)))
-        gradient = -t
-        for name, rows in self.space.groups.items():
+        positive = np.where(logarithmic | (bent != 0.0), values, 1.0)  # only positive hyperparameters have a logarithm
+        logs = np.log(positive)
+        away = np.where(logarithmic, logs, values) - centre
+        pull = away @ precision
+        value = constant - 0.5 * np.sum(t**2 + away * pull, axis=1) + logs @ bent
+        by_value = bent / positive - pull / np.where(logarithmic, positive, 1.0)
+        return value, by_value * self.space.slope(values) * self.stretch(t) - t
+
+    @functools.cached_property
+    def _prior_parts(self) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The parts of the log prior that do not depend on the point.
+
+        A constant; the power of each value in the change of coordinates; whether the prior of the search is normal in
+        the logarithm; its mean; and its precision, zero where there is none.
+        """
+        space, (low, high) = self.space, self.bounds
+        size = len(low)
+        width = np.log(high - low)
+        constant = float(width.sum()) - 0.5 * size * math.log(2.0 * math.pi)
+        bent, centre, precision = np.zeros(size), np.zeros(size), np.zeros((size, size))
+        logarithmic = np.zeros(size, dtype=bool)
+        for name, rows in space.groups.items():
             own = [self._own(row) for row in rows]
             prior = None if any(own) else self.priors[name]
             for row, mine in zip(rows, own, strict=True):
                 used = prior if mine is None else mine
                 if used is None:  # uniform
-                    total -= math.log(high[row] - low[row])
+                    constant -= width[row]
                     continue
-                # From the density per unit of v, or of log v, to that per unit of u.
-                per_value = values[row] if used.logarithmic else 1.0
-                total += math.log(slope[row] / per_value)
-                bent = float(self.space.logarithmic[row]) - float(used.logarithmic)  # of the logarithm of this ratio
-                gradient[row] += bent * slope[row] / values[row] * self.stretch(t)[row] if bent else 0.0
+                # From the density per unit of the value, or of its logarithm, to that per unit of the coordinate.
+                bent[row] = float(space.logarithmic[row]) - float(used.logarithmic)
+                constant += 0.0 if space.logarithmic[row] else math.log(space.high[row] - space.low[row])
             if prior is not None:
-                at = list(rows)
-                part = values[at].reshape(self.space.shapes[name])
-                total += prior.log_density(part) - self._log_mass[name]
-                gradient[at] += np.ravel(prior.slope(part)) * slope[at] * self.stretch(t)[at]
-        return total, gradient
+                at, count = list(rows), len(rows)
+                precision[np.ix_(at, at)], centre[at] = prior.precision(count), prior.centre(count)
+                logarithmic[at] = prior.logarithmic
+                logdet = float(np.linalg.slogdet(precision[np.ix_(at, at)])[1])
+                constant += 0.5 * logdet - 0.5 * count * math.log(2.0 * math.pi) - self._log_mass[name]
+        return constant, bent, logarithmic, centre, precision
 
     def _own(self, row: int) -> Prior | None:
         """Return the prior that the model itself has for a coordinate."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import gammaln, logsumexp, stdtrit
+from scipy.special import gammaln, stdtrit
 
 from ..space import sobol_points
 
@@ -124,12 +124,12 @@ class Mixture:
 
     def log_density(self, t: Float[np.ndarray, "n p"]) -> Float[np.ndarray, " n"]:
         """Return the log density of points."""
-        return np.asarray(logsumexp(self.shared_log_densities(t), axis=0))
+        return np.asarray(np.logaddexp.reduce(self.shared_log_densities(t), axis=0))
 
     def owners(self, t: Float[np.ndarray, "n p"]) -> Float[np.ndarray, "k n"]:
         """Return the probability that each point comes from each part."""
         logs = self.shared_log_densities(t)
-        return np.asarray(np.exp(logs - logsumexp(logs, axis=0)))
+        return np.asarray(np.exp(logs - np.logaddexp.reduce(logs, axis=0)))
 
     def joined(self, part: SplitT, share: float) -> Mixture:
         """Return the mixture with another distribution, which gets this share."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 
 import numpy as np
 from jaxtyping import Float
 from scipy.linalg import cho_solve, solve_triangular
+
+from ...parallel import threads
 
 LENGTHS = (1.5, 3.0, 6.0)
 """Lengths of the departure from a cubic, in standard deviations."""
@@ -61,24 +64,20 @@ class Surrogate:
     factor: Float[np.ndarray, "n n"]
     alpha: Float[np.ndarray, " n"]
 
-    def __call__(self, z: Float[np.ndarray, "m p"], hopeful: bool = False) -> Float[np.ndarray, " m"]:
-        """Return log densities at points, lowered where they are uncertain.
+    def __call__(self, z: Float[np.ndarray, "m p"]) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, " m"]]:
+        """Return log densities at points, lowered where they are uncertain, and how large they may be.
 
         Parameters
         ----------
         z
             Points in standard deviations from the mean.
-        hopeful
-            Whether to raise them instead, by `HOPE` deviations everywhere: how large they may be.
         """
-        cross = _covariance(z, self.z, self.hyperparameters)
+        cross = _Terms.between(z, self.z).covariance(self.hyperparameters)
         squares = np.sum(z**2, axis=1)
         explained = np.sum(solve_triangular(self.factor, cross.T, lower=True) ** 2, axis=0)
         variances = np.maximum(_variances(z, self.hyperparameters) - explained, 0.0)
         deviations, mean = np.sqrt(variances), self.top - 0.5 * squares + cross @ self.alpha
-        if hopeful:
-            return np.asarray(mean + HOPE * deviations)
-        return np.asarray(mean - CAUTION * np.maximum(deviations - UNSURE_NATS, 0.0))
+        return mean - CAUTION * np.maximum(deviations - UNSURE_NATS, 0.0), mean + HOPE * deviations
 
     @property
     def left_out_errors(self) -> Float[np.ndarray, " n"]:
@@ -101,26 +100,47 @@ def surrogate(z: Float[np.ndarray, "n p"], values: Float[np.ndarray, " n"]) -> S
     drop = np.minimum(top - values, DEEP_NATS)
     noise = (NOISE + LOOSENESS * np.maximum(drop - FAR_NATS, 0.0)) ** 2
     departure = 0.5 * np.sum(z**2, axis=1) - drop
+    terms = _Terms.between(z, z)
     best: tuple[float, Surrogate] | None = None
-    for hyperparameters in itertools.product(LENGTHS, SIZES, TERMS):
-        factor = np.linalg.cholesky(_covariance(z, z, hyperparameters) + np.diag(noise))
-        alpha = cho_solve((factor, True), departure)
-        evidence = -0.5 * float(departure @ alpha) - float(np.log(factor.diagonal()).sum())
-        if best is None or evidence > best[0]:
-            best = evidence, Surrogate(z, top, hyperparameters, factor, alpha)
+    with threads(len(z)):
+        for hyperparameters in itertools.product(LENGTHS, SIZES, TERMS):
+            factor = np.linalg.cholesky(terms.covariance(hyperparameters) + np.diag(noise))
+            alpha = cho_solve((factor, True), departure)
+            evidence = -0.5 * float(departure @ alpha) - float(np.log(factor.diagonal()).sum())
+            if best is None or evidence > best[0]:
+                best = evidence, Surrogate(z, top, hyperparameters, factor, alpha)
     assert best is not None
     return best[1]
 
 
-def _covariance(
-    a: Float[np.ndarray, "n p"], b: Float[np.ndarray, "m p"], hyperparameters: tuple[float, float, float]
-) -> Float[np.ndarray, "n m"]:
-    length, size, terms = hyperparameters
-    distances = np.sum(a**2, axis=1)[:, None] + np.sum(b**2, axis=1) - 2.0 * a @ b.T
-    cubic = _cubic(_bent(a) @ _bent(b).T, terms)
-    # Distances between random points grow with the square root of the dimension.
-    scaled = distances / (length**2 * np.sqrt(a.shape[1]))
-    return np.asarray(cubic + size**2 * np.exp(-0.5 * scaled))
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Terms:
+    """The parts of a covariance between points that do not depend on its sizes."""
+
+    inner: Float[np.ndarray, "n m"]
+    """Inner products of bent coordinates."""
+    distances: Float[np.ndarray, "n m"]
+    """Squared distances. Those between random points grow with the square root of the dimension, by which they are
+    divided."""
+
+    @classmethod
+    def between(cls, a: Float[np.ndarray, "n p"], b: Float[np.ndarray, "m p"]) -> _Terms:
+        distances = np.sum(a**2, axis=1)[:, None] + np.sum(b**2, axis=1) - 2.0 * a @ b.T
+        return cls(_bent(a) @ _bent(b).T, distances / np.sqrt(a.shape[1]))
+
+    def covariance(self, hyperparameters: tuple[float, float, float]) -> Float[np.ndarray, "n m"]:
+        length, size, terms = hyperparameters
+        return _cubic(self.inner, terms) + size**2 * self.gaussian(length)
+
+    def gaussian(self, length: float) -> Float[np.ndarray, "n m"]:
+        if length not in self.gaussians:
+            self.gaussians[length] = np.exp(self.distances * (-0.5 / length**2))
+        return self.gaussians[length]
+
+    @functools.cached_property
+    def gaussians(self) -> dict[float, Float[np.ndarray, "n m"]]:
+        """Gaussian covariances by length: the same ones belong to many sizes."""
+        return {}
 
 
 def _cubic(inner: Float[np.ndarray, "*n"], terms: float) -> Float[np.ndarray, "*n"]:

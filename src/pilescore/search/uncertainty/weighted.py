@@ -37,7 +37,7 @@ in them."""
 NARROW = (1.1, 1.0)
 """The factors if there are several peaks."""
 
-SAMPLE = 4096
+SAMPLE = 2048
 """The size of the sample of the smooth function."""
 
 ROUGH_SAMPLE = 1024
@@ -83,6 +83,12 @@ RIDGE = 1e-3
 """How much weights resist being moved."""
 
 
+UNSCORABLE = (
+    "no point around the minimum can be scored, so there is no distribution around it. What helps: more noise, or a "
+    "kernel that is less smooth"
+)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class WeightedPoints:
     """Points with weights that stand for a density, and a large sample of it."""
@@ -99,11 +105,14 @@ class WeightedPoints:
     effective_size: float
     """`1/Σw²` of importance weights: how many independent points would be as good, without the smooth function."""
     misfit: float
-    """The root mean square, over the density, of log densities minus their predictions from the others, in nats."""
+    """The root mean square, over the density, of log densities minus their predictions from the others, in nats;
+    infinite if there are no predictions."""
     shares: Float[np.ndarray, " peaks"]
     """The probability of each peak."""
     failed: int
     """How many points could not be scored."""
+    count: int
+    """How many points were computed."""
 
 
 def weighted_points(
@@ -126,7 +135,7 @@ def weighted_points(
         How many points are drawn in each round, if there is one peak.
     """
     integrals = np.array([peak.log_integral for peak in peaks])
-    shares = _at_least(np.exp(integrals - logsumexp(integrals)), LEAST_SHARE)
+    shares = at_least(np.exp(integrals - logsumexp(integrals)), LEAST_SHARE)
     dimension = len(peaks[0].t)
     first, later = NARROW  # wide distributions around several peaks overlap: points would belong to all of them
     if len(peaks) == 1:
@@ -142,10 +151,7 @@ def weighted_points(
         new = source.draw(count, [seed, number])
         t, values = np.concatenate([t, new]), np.concatenate([values, [density(each) for each in new]])
         if not np.isfinite(values).any():
-            raise PilescoreError(
-                "no point around the minimum can be scored, so there is no distribution around it. What helps: more "
-                "noise, or a kernel that is less smooth"
-            )
+            raise PilescoreError(UNSCORABLE)
         drawn.append((count, source))
         logs = [math.log(n / len(t)) + mixture.log_density(t) for n, mixture in drawn]
         importance = values - logsumexp(logs, axis=0)
@@ -159,7 +165,8 @@ def weighted_points(
         shape = _Shape.through(t, values, proposal, frames)
         sample_size = SAMPLE if number + 1 >= len(rounds) else ROUGH_SAMPLE
         sample = proposal.draw(sample_size, [seed, len(rounds) + MOST_EXTRA_ROUNDS + number])
-        sample_logs = shape.log_density(sample) - proposal.log_density(sample)
+        drawn_logs = proposal.log_density(sample)
+        sample_logs, hopeful_logs = (logs_here - drawn_logs for logs_here in shape.log_density(sample))
         sample_weights = np.exp(sample_logs - logsumexp(sample_logs))
         owners = proposal.owners(sample) * sample_weights
         masses = owners.sum(axis=1)
@@ -168,7 +175,7 @@ def weighted_points(
             break
         parts = [fitted(sample, own / mass).widened(later) for own, mass in zip(owners, masses, strict=True)]
         frames = [around(*moments(sample, own / mass)) for own, mass in zip(owners, masses, strict=True)]
-        proposal = Mixture(_at_least(masses / masses.sum(), LEAST_SHARE), parts)
+        proposal = Mixture(at_least(masses / masses.sum(), LEAST_SHARE), parts)
         # A point in a tail that no distribution reaches: the next ones are drawn around it too.
         heavy = untruncated[heaviest] > HEAVY
         outlier = dataclasses.replace(_nearest(frames, t[heaviest]), centre=t[heaviest]) if heavy else None
@@ -180,21 +187,20 @@ def weighted_points(
         own = proposal.owners(t) @ weights
         # Weights do not show mass that no point has reached; the smooth function may.
         error = SAFETY * plain_error + min(abs(integral - plain), SAFETY * plain_error)
-        return WeightedPoints(t, weights, t, weights, plain, error, size, misfit, own, failed)
+        return WeightedPoints(t, weights, t, weights, plain, error, size, misfit, own, failed, len(t))
     # The density minus its prediction from other points, averaged over the points with importance weights. The points
     # in the middle, which matter most, are predicted better than those at the edge.
     missed = weights * np.expm1(np.minimum(-shape.left_out, MOST_ERROR_NATS))
     # Points that would be on the wrong side of the border of what cannot be scored.
-    wrong = np.exp(shape.smooth(t) - logsumexp(logs, axis=0) - integral)[shape.disputed] / len(t)
+    wrong = np.exp(shape.smooth(t)[0] - logsumexp(logs, axis=0) - integral)[shape.disputed] / len(t)
     error = SAFETY * math.sqrt(float(np.sum(missed**2) + np.sum(wrong**2)))
     error += SAFETY * math.sqrt(max(float(np.sum(sample_weights**2)) - 1.0 / SAMPLE, 0.0))
     # What may be where no point was drawn: the function knows how little it knows there.
-    unseen = shape.log_density(sample, hopeful=True) - proposal.log_density(sample)
-    error += max(float(logsumexp(unseen)) - math.log(SAMPLE) - integral, 0.0)
+    error += max(float(logsumexp(hopeful_logs)) - math.log(SAMPLE) - integral, 0.0)
     error = max(error, abs(integral - plain) - 2.0 * plain_error)
-    balanced = _balanced(t, weights, sample, sample_weights)
+    moved = balanced(t, weights, sample, sample_weights)
     return WeightedPoints(
-        t, balanced, sample, sample_weights, integral, error, size, misfit, masses / masses.sum(), failed
+        t, moved, sample, sample_weights, integral, error, size, misfit, masses / masses.sum(), failed, len(t)
     )
 
 
@@ -246,29 +252,30 @@ class _Shape:
                 disputed[mine] |= (failed[-1][nearest] != failed[-1][:, None]).any(axis=1)
         return cls(proposal, frames, surrogates, points, failed, disputed, left_out, float(values.max()))
 
-    def log_density(self, t: Float[np.ndarray, "n p"], hopeful: bool = False) -> Float[np.ndarray, " n"]:
-        """Return log densities at points; minus infinity far from all points, and nearest to one without a score.
+    def log_density(self, t: Float[np.ndarray, "n p"]) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+        """Return log densities at points, and how high they may be.
 
-        If `hopeful`, as high as they may be, far from all points too.
+        The first are minus infinity far from all points. Both are minus infinity nearest to a point without a score.
         """
-        total = self.smooth(t, hopeful)
+        likely, hopeful = self.smooth(t)
         parts = zip(self.proposal.owners(t), self.frames, self.points, self.failed, strict=True)
         for own, frame, points, failed in parts:
             z = frame.whitened(t)
-            if not hopeful:
-                outside = np.linalg.norm(z, axis=1) > BEYOND * np.linalg.norm(points, axis=1).max()
-                total[(own > OWNED) & outside] = -np.inf
+            outside = np.linalg.norm(z, axis=1) > BEYOND * np.linalg.norm(points, axis=1).max()
+            likely[(own > OWNED) & outside] = -np.inf
             if failed.any():
-                total[(own > OWNED) & failed[cdist(z, points, "sqeuclidean").argmin(axis=1)]] = -np.inf
-        return total
+                lost = (own > OWNED) & failed[cdist(z, points, "sqeuclidean").argmin(axis=1)]
+                likely[lost] = hopeful[lost] = -np.inf
+        return likely, hopeful
 
-    def smooth(self, t: Float[np.ndarray, "n p"], hopeful: bool = False) -> Float[np.ndarray, " n"]:
-        """Return log densities at points as if all could be scored."""
-        total = np.zeros(len(t))
+    def smooth(self, t: Float[np.ndarray, "n p"]) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+        """Return log densities at points as if all could be scored, and how high they may be."""
+        total = np.zeros((2, len(t)))
         for own, frame, function in zip(self.proposal.owners(t), self.frames, self.surrogates, strict=True):
             at = own > 0.0
-            total[at] += own[at] * function(frame.whitened(t[at]), hopeful)
-        return np.minimum(total, self.top + ABOVE_NATS)
+            total[:, at] += own[at] * np.array(function(frame.whitened(t[at])))
+        likely, hopeful = np.minimum(total, self.top + ABOVE_NATS)
+        return likely, hopeful
 
 
 def _nearest(frames: Sequence[SplitT], t: Float[np.ndarray, " p"]) -> SplitT:
@@ -276,12 +283,13 @@ def _nearest(frames: Sequence[SplitT], t: Float[np.ndarray, " p"]) -> SplitT:
     return min(frames, key=lambda frame: float(np.sum(frame.whitened(t[None]) ** 2)))
 
 
-def _at_least(shares: Float[np.ndarray, " k"], least: float) -> Float[np.ndarray, " k"]:
+def at_least(shares: Float[np.ndarray, " k"], least: float) -> Float[np.ndarray, " k"]:
+    """Return shares that are raised to the least one if there are several."""
     raised = np.maximum(shares, least if len(shares) > 1 else 0.0)
     return np.asarray(raised / raised.sum())
 
 
-def _balanced(
+def balanced(
     t: Float[np.ndarray, "k p"],
     weights: Float[np.ndarray, " k"],
     sample: Float[np.ndarray, "n p"],
