@@ -21,11 +21,12 @@ from .runs import Done, Measured, Run, failures, good, table
 CASES: Mapping[str, tuple[str, ...]] = {
     "rough-curve": ("kernel.bandwidth", "gamma"),
     "heat-diffusivity": (),
-    "pendulum": (),
     "plane-waves": (),
+    "transport": (),
+    "pendulum": (),
 }
-"""Problems, and what is searched; nothing stands for all unknowns. The four: two hyperparameters, a coefficient, a
-nonlinear equation, and an anisotropic kernel with an unknown boundary."""
+"""Problems, and what is searched; nothing stands for all unknowns: two hyperparameters, a coefficient, an anisotropic
+kernel with an unknown boundary, two coefficients, and a nonlinear equation."""
 
 METHODS: tuple[Literal["weighted", "laplace", "nuts"], ...] = ("weighted", "laplace", "nuts")
 REFERENCE = "nuts"

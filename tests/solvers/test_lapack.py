@@ -210,3 +210,16 @@ def test_signatures_with_64_bit_integers_are_recognised():
         b"void (char *, long *, double *, long *)",
     ):
         assert not linalg._has_int32_arguments(other)
+
+
+@pytest.mark.parametrize("given", [[0, 1, 2], [4, 5, 6], [1, 4, 6], [], list(range(7))])
+def test_rows_that_come_first(given):
+    """The lower triangle is that of the whole matrix in the other order; the upper one is never read."""
+    rng = np.random.default_rng(0)
+    whole = rng.standard_normal((7, 7))
+    whole = whole + whole.T
+    matrix = np.asfortranarray(np.where(np.tri(7) > 0, whole, np.nan))
+    scored = np.setdiff1d(np.arange(7), given)
+    order = np.array([*given, *scored], dtype=int)
+    found = linalg._given_first(matrix, np.array(given, dtype=int), scored)
+    np.testing.assert_array_equal(np.tril(found), np.tril(whole[np.ix_(order, order)]))

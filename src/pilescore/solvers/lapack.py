@@ -14,7 +14,7 @@ import re
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from scipy.linalg import blas, cython_lapack, lapack
 
 from ..covariance import Covariance, CovarianceTangent, Weights
@@ -153,10 +153,9 @@ class ConditionalFactored(ExactFactored):
         first, size = int(given.sum()), covariance.size
         if factor is None:
             matrix = covariance.dense()
-            whole = np.tril(matrix) + np.tril(matrix, -1).T
-            np.fill_diagonal(whole, whole.diagonal() + covariance.noise)
+            matrix.T.flat[:: size + 1] += covariance.noise
             try:
-                factor = cholesky(np.asfortranarray(whole[np.ix_(self.order, self.order)]))
+                factor = cholesky(_given_first(matrix, self.order[:first], self.order[first:]))
             except NotFactorableError as failure:
                 raise NotFactorableError(int(self.order[failure.row])) from None
         self.factor = factor
@@ -326,6 +325,33 @@ def self_product(matrix: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n n"]:
         rows = slice(start, start + PANEL)
         np.matmul(matrix[rows], matrix.T, out=out[rows])
     return out
+
+
+def _given_first(
+    matrix: Float[np.ndarray, "n n"], given: Int[np.ndarray, " g"], scored: Int[np.ndarray, " s"]
+) -> Float[np.ndarray, "n n"]:
+    """Return a symmetric matrix, given by its lower triangle, with some rows first; both sets of rows ascend."""
+    first, out = len(given), np.empty(matrix.shape, order="F")
+    out[:first, :first] = matrix[_block(given, given)]
+    out[first:, first:] = matrix[_block(scored, scored)]
+    if not first or not len(scored):
+        return out
+    if given[0] > scored[-1]:
+        out[first:, :first] = matrix[_block(given, scored)].T
+    elif given[-1] < scored[0]:
+        out[first:, :first] = matrix[_block(scored, given)]
+    else:
+        lower, upper = matrix[np.ix_(scored, given)], matrix[np.ix_(given, scored)].T
+        out[first:, :first] = np.where(scored[:, None] > given, lower, upper)
+    return out
+
+
+def _block(rows: Int[np.ndarray, " r"], columns: Int[np.ndarray, " c"]) -> Any:
+    """Return an index of a block of a matrix; of consecutive rows and columns, by slices, which are fast."""
+    both = (rows, columns)
+    if all(len(each) and each[-1] - each[0] + 1 == len(each) for each in both):
+        return tuple(slice(each[0], each[-1] + 1) for each in both)
+    return np.ix_(rows, columns)
 
 
 @functools.lru_cache(maxsize=8)

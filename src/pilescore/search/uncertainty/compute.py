@@ -97,9 +97,9 @@ def hyperposterior(
     over
         Bounds by name, as in `minimize`, if `found` is a model.
     method
-        `"weighted"`: about eighty points around the optima, with weights; costs about as much as 25 scores with
-        gradient of a large model, and up to 90 of a small or nonlinear one. `"laplace"`: a normal distribution around
-        the best optimum, from its curvature; the cheapest.
+        `"weighted"`: points around the optima, with weights; about eighty, which cost as much as 25 to 40 scores with
+        gradient, or some hundreds for a small linear model, whose scores are compiled. `"laplace"`: a normal
+        distribution around the best optimum, from its curvature; the cheapest.
         `"nuts"`: draws by a Hamiltonian sampler, 4 chains of 500; needs thousands of scores, and the extra `bayes`.
     priors
         Priors that replace those by role: `{"rate": ps.priors.Normal(0.5, 0.1), "eta": "flat"}`, by the names of the
