@@ -520,7 +520,7 @@ def test_a_bound_that_nodes_make_is_said():
     readings = np.exp(-0.7 * t) + 0.05 * np.random.default_rng(1).standard_normal(8)
     over = {"rate": (0.1, 10), "gamma": (1e-5, 1), "kernel.bandwidth": (0.05, 10), "eta": (0.01, 100)}
     told = []
-    for nodes in (9, 40):
+    for nodes in (7, 40):
         physics = ps.impose(dt + ps.parameter("rate", 1.0), 0.0, on=line.interior(ps.GaussLegendre(nodes)))
         model = ps.Model(ps.RBF(1.0), ps.observe(ps.identity, readings, at=t), physics, gamma=0.005)
         with warnings.catch_warnings():

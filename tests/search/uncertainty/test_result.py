@@ -73,17 +73,17 @@ def test_quantiles_of_weights_are_those_of_copies():
 
 
 def test_draws_are_equally_weighted_and_reproducible(hyper):
-    one, again, other = hyper.sample(5000, seed=1), hyper.sample(5000, seed=1), hyper.sample(5000, seed=2)
+    one, again, other = (hyper.sample(50_000, seed=seed) for seed in (1, 1, 2))
     assert tuple(one) == NAMES
     mean, deviation = hyper.table["mean"], hyper.table["deviation"]
     for name, column in one.items():
-        assert column.shape == (5000,)
+        assert column.shape == (50_000,)
         np.testing.assert_array_equal(column, again[name])
         assert not np.array_equal(column, other[name])
         assert abs(column.mean() - mean[name]) < 0.05 * deviation[name]
         assert column.std() == pytest.approx(deviation[name], rel=0.05)
         # In random order: no trend.
-        assert abs(np.corrcoef(column, np.arange(5000))[0, 1]) < 0.06
+        assert abs(np.corrcoef(column, np.arange(50_000))[0, 1]) < 0.06
     rows = np.column_stack(list(one.values()))
     assert all(any(np.array_equal(row, draw) for draw in hyper.draws) for row in rows[:5])
     found = np.corrcoef(rows.T)

@@ -24,7 +24,7 @@ from ..space import SearchSpace, Starts, search_space, sobol_points
 from .compiled import compiled
 from .default_priors import default_priors
 from .density import HyperparameterDensity, own_prior
-from .importance import ENOUGH, LARGE, LARGE_ENOUGH, importance_points
+from .importance import ENOUGH, LARGE, LARGE_ENOUGH, LEAST_DIMENSION, importance_points
 from .peak import Peak, find_peak
 from .result import Hyperposterior, Method, find_warnings
 from .sampling import CHAINS, DRAWS, nuts_draws, require_nutpie
@@ -97,9 +97,9 @@ def hyperposterior(
     over
         Bounds by name, as in `minimize`, if `found` is a model.
     method
-        `"weighted"`: points around the optima, with weights; about eighty, which cost as much as 25 to 40 scores with
-        gradient, or some hundreds for a small linear model, whose scores are compiled. `"laplace"`: a normal
-        distribution around the best optimum, from its curvature; the cheapest.
+        `"weighted"`: points around the optima, with weights: about eighty, which cost as much as 25 to 40 scores with
+        gradient, or some hundreds if three or more hyperparameters of a small linear model are searched, whose scores
+        are compiled. `"laplace"`: a normal distribution around the best optimum, from its curvature; the cheapest.
         `"nuts"`: draws by a Hamiltonian sampler, 4 chains of 500; needs thousands of scores, and the extra `bayes`.
     priors
         Priors that replace those by role: `{"rate": ps.priors.Normal(0.5, 0.1), "eta": "flat"}`, by the names of the
@@ -264,7 +264,7 @@ def _compute(
     if method == "nuts":
         return _nuts(best, density, peaks, evaluations, seed, progress is True)
     with progress_bar(0, "hyperposterior", progress) as bar:
-        cheap = compiled(density)
+        cheap = compiled(density) if len(peaks[0].t) >= LEAST_DIMENSION else None
         if cheap is None:
             weighted = weighted_points(_counted(density.value, bar), peaks, seed)
         else:

@@ -24,6 +24,9 @@ COUNT = 48
 
 LEAST_ROUNDS, MOST_ROUNDS = 5, 16
 
+LEAST_DIMENSION = 3
+"""Fewer hyperparameters are better known from few points and a smooth function, which also need no compilation."""
+
 ENOUGH, LARGE_ENOUGH = 200.0, 100.0
 """The effective size at which no more rounds follow, for small models and for larger ones, whose scores cost more.
 Means then have errors of about 0.07 and 0.1 deviations."""

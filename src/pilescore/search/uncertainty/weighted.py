@@ -37,7 +37,7 @@ in them."""
 NARROW = (1.1, 1.0)
 """The factors if there are several peaks."""
 
-SAMPLE = 2048
+SAMPLE = 4096
 """The size of the sample of the smooth function."""
 
 ROUGH_SAMPLE = 1024
