@@ -16,7 +16,7 @@ import pilescore as ps
 from .cases import Case
 from .rules import RuleComparison, minimum, relative_error, true_values
 
-FINDINGS = tuple(field.name for field in dataclasses.fields(ps.diagnosis.Thresholds))
+FINDINGS = ps.diagnosis.CHECK_NAMES
 ALARMS = ("failure", "warning")
 """Severities that count as a false alarm if nothing is wrong."""
 NONE = "none"

@@ -17,7 +17,7 @@ import pilescore as ps
 from pilescore.diagnosis.checks import CHECKS
 from pilescore.diagnosis.checks.agreement import _log_tail
 from pilescore.diagnosis.checks.kernel import Stretched, _exponential, _symmetric, stretched_kernel
-from pilescore.diagnosis.findings import CHECK_NAMES, Finding, ordered
+from pilescore.diagnosis.findings import Finding, adjusted, ordered
 from pilescore.diagnosis.residuals import block_kind, disagreement, residuals_of, without_rows
 
 LINE = ps.Box(x=(0, 1))
@@ -175,7 +175,8 @@ def test_a_healthy_model_is_healthy():
     found = ps.diagnose(line(), score="joint", progress=False)
     assert found.healthy, found
     assert {each.name for each in found.checked} == set(CHECKS)
-    assert tuple(CHECKS) == CHECK_NAMES
+    assert tuple(CHECKS) == ps.diagnosis.CHECK_NAMES
+    assert all(each.seconds >= 0 for each in found.checked)
     assert found["ill_suited_kernel"].status == "skipped"
     assert "at_bound" not in found
 
@@ -464,14 +465,28 @@ def test_units_and_order_do_not_matter(scale, seed):
         assert first[name].status == second[name].status
 
 
-def test_thresholds_are_arguments():
-    model = line()
-    strict = ps.diagnosis.Thresholds(outliers=0.5, collapsed=2.0)
-    found = ps.diagnose(model, thresholds=strict, checks=["outliers", "collapsed"])
-    assert found["collapsed"].threshold == 2.0
-    assert [each.name for each in found] == ["collapsed"]  # half of all data are no outliers
-    with pytest.raises(ps.errors.InputError, match=r"outliers.*positive"):
-        ps.diagnosis.Thresholds(outliers=-1.0)
+def made(name, severity="warning", value=2.0, status="fired", p_value=None):
+    return Finding(name, status, severity, value, 1.0, False, "it is", "<b>bad</b>.", "less.", {}, p_value)
+
+
+def test_p_values_are_adjusted_as_holm_does():
+    p_values = {"outliers": 0.004, "miscalibrated": 0.02, "overfit": 0.019, "collapsed": 0.3}
+    found = [made(name, p_value=p) for name, p in p_values.items()]
+    found += [made("flat_direction", "note", p_value=1e-9), made("ill_conditioned")]
+    after = {each.name: each for each in adjusted(found, 0.05)}
+    wanted = {"outliers": 4 * 0.004, "overfit": 3 * 0.019, "miscalibrated": 3 * 0.019, "collapsed": 0.3}
+    assert {name: after[name].adjusted for name in p_values} == pytest.approx(wanted)
+    assert {name for name, each in after.items() if each.status == "fired"} == {
+        "outliers", "flat_direction", "ill_conditioned",
+    }  # fmt: skip
+    assert "by chance" in after["overfit"].meaning
+    assert after["flat_direction"].adjusted is None
+    assert {each.status for each in adjusted(found, 0.5)} == {"fired"}
+
+
+def test_the_level_is_a_probability():
+    with pytest.raises(ps.errors.InputError, match=r"level: .*probability"):
+        ps.diagnose(line(), level=1.5)
 
 
 def test_data_alone_and_physics_alone():
@@ -487,9 +502,6 @@ def test_data_alone_and_physics_alone():
 
 
 def test_findings_are_ordered_and_shown_safely():
-    def made(name, severity, value, status="fired"):
-        return Finding(name, status, severity, value, 1.0, False, "it is", "<b>bad</b>.", "less.", {})
-
     found = ps.diagnosis.Diagnosis(
         ordered(
             [

@@ -15,11 +15,18 @@ from ..errors import PilescoreError
 from ..inference import Pile, Score, WarmStart, systems_of
 from ..model import Model, eta_and_temperatures
 from ..search import Minimum, SearchSpace, Side, bounds_reached
-from .findings import Finding, Severity, Thresholds
+from .calibration import Calibrated, Calibration, Statistic, calibrate
+from .findings import Finding, Severity
 from .residuals import Residuals, residuals_of, robust_sizes, without_rows
 
 FEWEST_DATA = 8
 """With fewer data, their spread is not meaningful."""
+
+AT_BOUND = 1e-3
+"""The distance to a bound that counts as at the bound, as a fraction of the range."""
+
+OUTLIER_DEVIATIONS = 4.0
+"""The size of the left-out error of an outlier, in robust deviations."""
 
 UNLIKELY_DEVIATIONS = 3.0
 """An outlier is also this many predicted deviations off: in a smooth problem even the largest error may be tiny."""
@@ -48,7 +55,6 @@ class DiagnosisContext:
     space: SearchSpace | None
     """The bounds within which hyperparameters were chosen, if they are known."""
     score: Score
-    thresholds: Thresholds
 
     def finding(
         self,
@@ -59,20 +65,45 @@ class DiagnosisContext:
         meaning: str,
         advice: str,
         *,
+        threshold: float = math.nan,
         below: bool = False,
         fires: bool | None = None,
+        p_value: float | None = None,
         **details: Any,
     ) -> Finding:
-        """Return the outcome of a check: it fires beyond its threshold, unless `fires` says otherwise."""
-        threshold = float(getattr(self.thresholds, name))
-        beyond = number < threshold if below else number > threshold
+        """Return the outcome of a check: it fires beyond its threshold, unless `fires` says otherwise.
+
+        With a p-value it fires only if this is small enough in view of all checks, which `diagnose` decides. Then the
+        threshold is the smallest effect that matters; without one, any effect does.
+        """
+        beyond = math.isnan(threshold) or (number < threshold if below else number > threshold)
         status: Literal["fired", "fine"] = "fired" if (beyond if fires is None else fires) else "fine"
-        return Finding(name, status, severity, float(number), threshold, below, measure, meaning, advice, details)
+        return Finding(
+            name, status, severity, float(number), threshold, below, measure, meaning, advice, details, p_value
+        )
 
     def skip(self, name: str, reason: str) -> Finding:
         """Return the outcome of a check that could not be made."""
-        threshold = float(getattr(self.thresholds, name))
-        return Finding(name, "skipped", "note", math.nan, threshold, False, "", reason, "", {})
+        return Finding(name, "skipped", "note", math.nan, math.nan, False, "", reason, "", {})
+
+    @functools.cached_property
+    def given(self) -> tuple[int, ...]:
+        """The positions of the blocks that the score conditions on."""
+        return self.score.given_blocks(self.source)
+
+    @functools.cached_property
+    def calibration(self) -> Calibration:
+        """The observations, and data sets drawn from the fitted model."""
+        return calibrate(self.model, self.given)
+
+    @functools.cached_property
+    def cleaned_calibration(self) -> Calibration:
+        """The same for the model without outliers."""
+        return calibrate(self.cleaned.model, self.given) if len(self.outlying) else self.calibration
+
+    def test(self, statistic: Statistic) -> Calibrated:
+        """Return the value of a statistic of the observations, and its p-value under the fitted model."""
+        return self.calibration.test(statistic)
 
     @functools.cached_property
     def residuals(self) -> Residuals:
@@ -83,7 +114,7 @@ class DiagnosisContext:
     def outlying(self) -> Int[np.ndarray, " k"]:
         """The rows of outliers among the data, worst first; empty if they are too many to be outliers."""
         sizes, scaled = robust_sizes(self.residuals), np.abs(self.residuals.scaled[self.residuals.data])
-        rows = np.flatnonzero((sizes > self.thresholds.outliers) & (scaled > UNLIKELY_DEVIATIONS))
+        rows = np.flatnonzero((sizes > OUTLIER_DEVIATIONS) & (scaled > UNLIKELY_DEVIATIONS))
         few = len(sizes) >= FEWEST_DATA and len(rows) <= max(2, LARGEST_OUTLIER_FRACTION * len(sizes))
         return rows[np.argsort(-sizes[rows])] if few else rows[:0]
 
@@ -113,7 +144,7 @@ class DiagnosisContext:
     def at_bounds(self) -> dict[str, Side]:
         """Hyperparameters that are at a bound."""
         found = {} if self.minimum is None else self.minimum.at_bounds
-        return {**found, **bounds_reached(self.positions, self.thresholds.at_bound)}
+        return {**found, **bounds_reached(self.positions, AT_BOUND)}
 
     def was_searched(self, name: str) -> bool:
         """Whether a hyperparameter, or an element of it, was searched over; True for all if no search is known."""

@@ -145,12 +145,15 @@ class CheckSummary(Stored):
     status: Literal["fired", "fine", "skipped"]
     severity: Literal["failure", "warning", "note"]
     value: Number
-    threshold: float
+    threshold: Number
     below: bool
     measure: str
     meaning: str
     advice: str
     details: dict[str, list[OutlierSummary]]
+    p_value: float | None = None
+    adjusted: float | None = None
+    seconds: float = 0.0
 
 
 class DiagnosisSummary(RootModel[list[CheckSummary]]):

@@ -243,8 +243,7 @@ def _diagnosis(selection: Selection) -> Section:
 
 
 def _measured(finding: Finding) -> str:
-    side = "below" if finding.below else "above"
-    return f"{_sentence(finding.measure)[:-1]} {digits(finding.value)}; it fires {side} {digits(finding.threshold)}."
+    return _sentence(finding.measured)
 
 
 def _outliers(selection: Selection, finding: Finding) -> TextTable:

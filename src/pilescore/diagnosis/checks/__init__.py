@@ -21,6 +21,6 @@ CHECKS = {
         hyperparameters.idle_temperature,
     )
 }
-"""All checks by name, in the order of `Thresholds`."""
+"""All checks by name, in the order in which they are made."""
 
 __all__ = ["CHECKS"]

@@ -11,6 +11,9 @@ from ..context import FEWEST_DATA, DiagnosisContext
 from ..findings import Finding
 from ..residuals import block_kind, disagreement, residuals_of
 
+DISAGREEMENT_NATS = 6.0
+"""Nats gained by a systematic difference that matter."""
+
 LARGEST_MISMATCH = 0.1
 """The fraction of the size of its terms by which the posterior mean may miss an equation."""
 
@@ -50,6 +53,7 @@ def physics_against_data(context: DiagnosisContext) -> Finding:
         meanings[worst],
         "check coefficients, units and signs of the equation; infer a doubtful coefficient as a ps.parameter; compare "
         "equations (ps.choose); see whether the kernel suits the equation (ill_suited_kernel).",
+        threshold=DISAGREEMENT_NATS,
         gains=gains,
         missed=mismatch,
         noise_factor=data.noise_factor,
@@ -78,7 +82,8 @@ def boundary_against_interior(context: DiagnosisContext) -> Finding:
         "The conditions on the boundary differ systematically from the prediction by the equation and the data.",
         "check the values, sides and normals of the conditions; give them their own rho if they are known only "
         "roughly; or see whether the rule on the boundary is fine enough.",
-        fires=size > context.thresholds.boundary_against_interior and (few or difference.share > SYSTEMATIC_FRACTION),
+        threshold=DISAGREEMENT_NATS,
+        fires=size > DISAGREEMENT_NATS and (few or difference.share > SYSTEMATIC_FRACTION),
         share=difference.share,
         surprise={group: _surprise(context, group) for group in residuals.groups},
     )

@@ -7,9 +7,21 @@ import math
 import numpy as np
 
 from ...errors import listed
-from ..context import FEWEST_DATA, LONGER, SHORTER, DiagnosisContext, length_names
+from ..context import FEWEST_DATA, LONGER, OUTLIER_DEVIATIONS, SHORTER, DiagnosisContext, length_names
 from ..findings import Finding
 from ..residuals import robust_sizes
+
+COLLAPSED_SHARE = 0.1
+"""The smallest fraction of the data's mean square that a solution explains."""
+
+OVERFIT_RATIO = 0.3
+"""Training errors below this fraction of left-out errors are small."""
+
+SMOOTHING_NATS = 3.0
+"""The nats gained by other lengths that matter."""
+
+COVERAGE_ERROR = 0.15
+"""The error of the coverage of intervals that matters, beyond chance."""
 
 OVERFIT_NATS = 3.0
 """Small training errors are overfitting if more noise or longer lengths gain more nats than this."""
@@ -49,6 +61,7 @@ def collapsed(context: DiagnosisContext) -> Finding:
         "everything for noise.",
         "smaller upper bounds of gamma and rho, other starts with short lengths, a kernel that suits the equation "
         "(ps.data_free_pile, ps.choose), or scoring the data given the physics (score='given_physics').",
+        threshold=COLLAPSED_SHARE,
         below=True,
         shares=shares,
     )
@@ -66,7 +79,7 @@ def overfit(context: DiagnosisContext) -> Finding:
         return context.skip("overfit", "All data are zero.")
     ratio = float(np.sqrt(training @ training / (left_out @ left_out)))
     predicted = 1.0 - float(left_out @ left_out / (values @ values))
-    small = ratio < context.thresholds.overfit
+    small = ratio < OVERFIT_RATIO
     gains = context.gains_by_noise if small else {}
     best = max(gains, key=lambda change: gains[change], default="")
     prefers_noise = bool(best) and gains[best] > OVERFIT_NATS
@@ -85,6 +98,7 @@ def overfit(context: DiagnosisContext) -> Finding:
         "the ratio of training errors to errors of left-out data is",
         meaning,
         "a larger gamma, longer lengths; or let ps.minimize choose both.",
+        threshold=OVERFIT_RATIO,
         below=True,
         fires=fires,
         left_out_share=predicted,
@@ -117,6 +131,7 @@ def _smoothing(context: DiagnosisContext, name: str, factors: tuple[float, ...],
         f"The kernel is too {present}: lengths × {best:.2g} would gain {profile[best]:.3g} nats (the slope of the free "
         f"energy in the logarithm of the lengths is {slope:+.3g}).",
         f"{better} lengths: ps.minimize(model, over={{'{names[0]}': (low, high), …}}).",
+        threshold=SMOOTHING_NATS,
         slope=slope,
         profile=profile,
     )
@@ -149,6 +164,7 @@ def outliers(context: DiagnosisContext) -> Finding:
         if len(rows)
         else "But there are too many such errors to be outliers.",
         "look at these values; correct them, leave them out, or give them a larger noise.",
+        threshold=OUTLIER_DEVIATIONS,
         fires=len(rows) > 0,
         outliers=named,
         count=len(rows),
@@ -165,7 +181,7 @@ def miscalibrated(context: DiagnosisContext) -> Finding:
     # Three binomial standard deviations: differences below are likely by chance.
     chance = {level: 3.0 * math.sqrt(level / 100 * (1 - level / 100) / len(scaled)) for level in INTERVALS}
     worst = max(excess, key=lambda level: abs(excess[level]) if abs(excess[level]) > chance[level] else -1.0)
-    fires = abs(excess[worst]) > max(context.thresholds.miscalibrated, chance[worst])
+    fires = abs(excess[worst]) > max(COVERAGE_ERROR, chance[worst])
     size = float(np.sqrt(np.mean(scaled**2)))
     if not size > 0:
         return context.skip("miscalibrated", "All data are predicted without any error.")
@@ -181,6 +197,7 @@ def miscalibrated(context: DiagnosisContext) -> Finding:
         else "But with so few data this can happen by chance.",
         f"let ps.minimize choose gamma{' (it is too small)' if excess[worst] < 0 else ''} and eta, or multiply "
         f"deviations by {size:.2g}.",
+        threshold=COVERAGE_ERROR,
         fires=fires,
         coverage=coverage,
         rms=size,

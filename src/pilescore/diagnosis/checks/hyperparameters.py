@@ -10,8 +10,14 @@ import numpy as np
 from ...errors import PilescoreError
 from ...model import Model, is_positive, named_paths, path_of
 from ...search import Curvature, Objective, SearchOptions, find_curvature, search_space
-from ..context import DiagnosisContext
+from ..context import AT_BOUND, DiagnosisContext
 from ..findings import Finding
+
+FLAT_NATS = 1.0
+"""A direction is flat if a factor of ten along it changes the evidence by fewer nats."""
+
+IDLE_NATS = 0.1
+"""A temperature is idle if a tenth and ten times its value change the evidence by fewer nats."""
 
 LOG_TEN = math.log(10.0)
 
@@ -44,6 +50,7 @@ def at_bound(context: DiagnosisContext) -> Finding:
         meaning,
         "wider bounds. A rho at its lower bound only says that the equation holds as closely as the bounds allow; an "
         "eta or a length at its upper bound says that the solution is smoother than the bounds allow.",
+        threshold=AT_BOUND,
         below=True,
         fires=bool(sides),
         at_bounds=sides,
@@ -81,6 +88,7 @@ def flat_direction(context: DiagnosisContext) -> Finding:
         "the change of the evidence over a decade of the flattest direction, in nats, is",
         f"The evidence does not determine {shown}.",
         f"fix {'one of them, or tie them' if others else 'it'}; predictions hardly depend on it.",
+        threshold=FLAT_NATS,
         below=True,
         fires=False if first == "eta" and not others else None,
         direction=direction,
@@ -105,6 +113,7 @@ def idle_temperature(context: DiagnosisContext) -> Finding:
         "the change of the evidence by a tenth or ten times the least effective temperature, in nats, is",
         f"{idle} has no effect: the evidence is the same with a tenth or ten times its value.",
         f"fix {idle}, and leave it out of the search.",
+        threshold=IDLE_NATS,
         below=True,
         changes=changes,
     )

@@ -29,6 +29,9 @@ SHAPE_BOUND = 3.0
 SHAPE_START = 1.0
 """Entries of `L` at the starts of the search without data, besides zero: with too few nodes it has several minima."""
 
+NATS_PER_DATUM = 0.3
+"""Nats for each datum gained by a rotated and stretched kernel that matter; without data, for each node."""
+
 CLEAR_NATS = 3.0
 """The data are used only if a stretched kernel gains more nats than this without them."""
 
@@ -153,9 +156,8 @@ def ill_suited_kernel(context: DiagnosisContext) -> Finding:
         f"as across it, it would gain {gain:.3g} nats{'' if model.data else ', before there are any data'}.",
         "a bandwidth for each axis (ps.RBF(bandwidth=[…])), ps.AnisotropicRBF, ps.kernels.FullCovarianceRBF or "
         "ps.kernels.LinearMap with this direction; ps.data_free_landscape shows which suits.",
-        fires=gain > CLEAR_NATS
-        and gain > context.thresholds.ill_suited_kernel * count
-        and (unit == "datum" or not model.data),
+        threshold=NATS_PER_DATUM,
+        fires=gain > CLEAR_NATS and gain > NATS_PER_DATUM * count and (unit == "datum" or not model.data),
         gain=gain,
         data_free_gain=data_free_gain,
         direction=direction.tolist(),

@@ -17,6 +17,12 @@ from ...solvers import EPS, IMPRECISE_NATS, solve
 from ..context import DiagnosisContext
 from ..findings import Finding
 
+ROUNDING = 1e-6
+"""The rounding error of PILE that matters."""
+
+UNRESOLVED_NATS = 3.0
+"""The change of the evidence by a finer rule that matters, in nats."""
+
 FINER = 1.5
 """The finer rule has this many times the nodes on each axis."""
 
@@ -52,6 +58,7 @@ def ill_conditioned(context: DiagnosisContext) -> Finding:
         f"Rounding takes {lost[0]:.0f} of 16 digits of log det C and {lost[1]:.0f} of the fit (condition number about "
         f"{residuals.condition:.0e}).",
         "a larger gamma or rho, shorter lengths, a rougher kernel such as Matern; ps.pile names the blocks.",
+        threshold=ROUNDING,
         fires=fires,
         digits_lost={"logdet": lost[0], "fit": lost[1]},
         condition=residuals.condition,
@@ -79,6 +86,7 @@ def unresolved_quadrature(context: DiagnosisContext) -> Finding:
             "the change of the evidence by a finer rule, in nats, is",
             f"There are too few nodes: halfway between them {listed(evaded)} hardly holds.",
             "more nodes, or a longer kernel: between its nodes the unknown evades the equation.",
+            threshold=UNRESOLVED_NATS,
             not_refined=fixed,
         )
     if all(block is None for block in finer):
@@ -102,6 +110,7 @@ def unresolved_quadrature(context: DiagnosisContext) -> Finding:
         f"There are too few nodes: with {FINER:g} times as many on each axis the free energy of the {what} changes by "
         f"{after - before:+.3g} nats.",
         "more nodes: a larger number in the rule of ps.impose.",
+        threshold=UNRESOLVED_NATS,
         energies=(before, after),
         not_refined=fixed,
     )
@@ -120,6 +129,7 @@ def _exact_nodes(context: DiagnosisContext) -> Finding:
         "the change by a finer rule of the evidence in nats, or of predictions in deviations, is",
         f"{found.text[0].upper()}{found.text[1:]}.",
         "more nodes: a larger number in the rule of ps.impose; ps.minimize refines them by itself.",
+        threshold=UNRESOLVED_NATS,
         moved=found.moved,
         nats=found.nats,
     )
