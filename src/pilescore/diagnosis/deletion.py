@@ -1,0 +1,260 @@
+"""Sequential deletion of the worst data: exact updates of left-out errors, and a test for several outliers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy.optimize import minimize_scalar
+from scipy.special import fdtrc, ndtri, stdtr
+
+from ..errors import require
+
+DELETED_FRACTION = 0.2
+"""Up to this fraction of the data is deleted, one after the other."""
+
+SUSPECTED = 0.2
+"""Data that are deleted at this level or below do not count when the noise is estimated again."""
+
+MOST_ESTIMATED = 600
+"""The noise is estimated from so many data at most."""
+
+ROUNDS = 3
+"""How often the noise is estimated without suspected data; it hardly changes after two."""
+
+SINGLE = 0.8
+"""The fraction of the false alarms that is given to single outliers; the others share the rest."""
+
+LEAST = 1e-300
+"""The smallest level."""
+
+LOG_RANGE = 14.0
+"""The bound on the logarithm of a noise factor, both ways."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Deletions:
+    """The worst data of each of `m` data sets in the order in which they are deleted."""
+
+    rows: Int[np.ndarray, "m k"]
+    """The deleted rows."""
+    sizes: Float[np.ndarray, "m k"]
+    """The left-out error of each, in deviations that are estimated from the data not yet deleted, without it."""
+    levels: Float[np.ndarray, "m k"]
+    """A bound on the probability that, without outliers, the largest error of those left is at least as large."""
+    joint_levels: Float[np.ndarray, "m k"]
+    """A bound on the probability that, without outliers, any so many data reduce the sum of squares by as much."""
+
+    @property
+    def p_values(self) -> Float[np.ndarray, " m"]:
+        """The p-value of the hypothesis that a data set has no outliers: the smallest joint level."""
+        return self.joint_levels.min(axis=1)
+
+    def count(self, level: float) -> Int[np.ndarray, " m"]:
+        """Return how many data are outliers: the last deletion at a level decides, which sees through masking."""
+        beyond = self.levels <= level
+        steps = np.arange(1, beyond.shape[1] + 1)
+        return np.max(np.where(beyond, steps, 0), axis=1)
+
+
+def most_deleted(count: int) -> int:
+    """Return how many of `count` data are deleted at most."""
+    return max(1, min(int(DELETED_FRACTION * count), count - 3))
+
+
+def delete_worst(
+    precision: Float[np.ndarray, "n n"], alpha: Float[np.ndarray, "m n"], most: int, lost: float = 0.0
+) -> Deletions:
+    """Delete the datum with the largest left-out error, then the next, with exact updates.
+
+    For data with covariance `B`, the left-out error of datum `i` in deviations is `z_i = α_i / √P_ii`, where `P = B⁻¹`
+    and `α = P e`. Without datum `i` the sum of squares `eᵀP e` is smaller by `z_i²`, and `P` and `α` change by a
+    rank-one update. If `B` is known up to a factor, `z_i / √((eᵀPe − z_i²)/(n−1))` has a Student distribution with
+    `n − 1` degrees of freedom: the noise level is estimated without the datum itself. For `k` deleted data the ratio of
+    mean squares has an F distribution with `k` and `n − k` degrees. Both levels are multiplied by the number of data,
+    or of sets of `k` data, that might have been the worst.
+
+    Parameters
+    ----------
+    precision
+        `P`, the inverse of the covariance of the data given everything else.
+    alpha
+        `α` of one or more data sets.
+    most
+        The number of deletions.
+    lost
+        Degrees of freedom that do not tell the noise level, because the unknown fits them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pilescore.diagnosis.deletion import delete_worst
+    >>> errors = np.random.default_rng(0).standard_normal(30)
+    >>> errors[[4, 9, 20]] = 9.0, 8.5, -9.5  # each hides the others
+    >>> found = delete_worst(np.eye(30), errors[None], most=6)
+    >>> sorted(found.rows[0, : found.count(0.01)[0]].tolist())
+    [4, 9, 20]
+    """
+    m, n = alpha.shape
+    require(0 < most <= n - 2, "most", most, f"at least 1 and at most {n - 2}")
+    each = np.arange(m)
+    alpha, diagonal = alpha.copy(), np.tile(precision.diagonal(), (m, 1))
+    # B α = e. The product eᵀPe = αᵀBα comes from a factor of P, without B.
+    squares = np.sum(np.linalg.solve(np.linalg.cholesky(precision), alpha.T) ** 2, axis=0)
+    # The columns of P without deleted rows are those of P minus a product of k vectors: no n² entries per data set.
+    removed = np.zeros((m, most, n))
+    rows = np.zeros((m, most), dtype=int)
+    sizes, levels, joint = (np.zeros((m, most)) for _ in range(3))
+    total = squares
+    left = np.ones((m, n), dtype=bool)
+    for step in range(most):
+        scores = np.where(left, alpha**2 / np.where(left, diagonal, 1.0), -1.0)
+        worst = np.argmax(scores, axis=1)
+        largest, count = scores[each, worst], n - step
+        freedom = max(count - 1.0 - lost, 1.0)
+        rest = np.maximum(squares - largest, 0.0)
+        size = np.sqrt(np.divide((count - 1) * largest, rest, out=np.full(m, np.inf), where=rest > 0))
+        size = np.where(largest > 0, size, 0.0)
+        rows[:, step], sizes[:, step] = worst, size
+        levels[:, step] = np.clip(2.0 * count * stdtr(freedom, -size), LEAST, 1.0)
+        k, ratio = step + 1, np.divide(total - rest, rest, out=np.full(m, np.inf), where=rest > 0)
+        tail = fdtrc(k, freedom, ratio * (count - 1) / k)
+        sets = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+        # A union bound over the number of outliers, which gives most of its weight to one.
+        weight = math.log(SINGLE if k == 1 else (1.0 - SINGLE) / (most - 1))
+        joint[:, step] = np.exp(np.clip(np.log(np.maximum(tail, LEAST)) + sets - weight, math.log(LEAST), 0.0))
+        column = precision[worst] - np.einsum("mkn,mk->mn", removed[:, :step], removed[each, :step, worst])
+        pivot = diagonal[each, worst]
+        alpha -= column * (alpha[each, worst] / pivot)[:, None]
+        removed[:, step] = column / np.sqrt(pivot)[:, None]
+        diagonal -= removed[:, step] ** 2
+        left[each, worst] = False
+        squares = rest
+    return Deletions(rows, sizes, levels, joint)
+
+
+def noise_factor(
+    errors: Float[np.ndarray, " n"], known: Float[np.ndarray, "n n"], noise: Float[np.ndarray, " n"]
+) -> tuple[float, float]:
+    """Return the factor `τ` for which errors are most probable under `N(0, B₀ + τS)`, and the nats gained over `τ = 1`.
+
+    Parameters
+    ----------
+    errors
+        The errors of data predicted from everything else.
+    known
+        `B₀`, their covariance without noise.
+    noise
+        The noise variances, the diagonal of `S`.
+    """
+    deviation = np.sqrt(noise)
+    eigenvalues, vectors = np.linalg.eigh(known / deviation / deviation[:, None])
+    eigenvalues, squares = np.maximum(eigenvalues, 0.0), (vectors.T @ (errors / deviation)) ** 2
+
+    def energy(log_factor: float) -> float:
+        variances = eigenvalues + math.exp(log_factor)
+        return 0.5 * float(np.sum(np.log(variances) + squares / variances))
+
+    # The energy may have two minima (a rough solution or noise): the better half of the range is searched first.
+    grid = np.linspace(-LOG_RANGE, LOG_RANGE, 57)
+    start = float(grid[np.argmin([energy(each) for each in grid])])
+    best = minimize_scalar(energy, bounds=(start - 0.5, start + 0.5), method="bounded")
+    gain = energy(0.0) - float(best.fun)
+    return (math.exp(float(best.x)), gain) if gain > 0 else (1.0, 0.0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OutlierSearch:
+    """The worst data of one data set, with the noise estimated without them."""
+
+    rows: Int[np.ndarray, " k"]
+    sizes: Float[np.ndarray, " k"]
+    levels: Float[np.ndarray, " k"]
+    p_value: float
+    """The p-value of the hypothesis that there are no outliers."""
+    noise_factor: float
+    """The noise variance without the suspected data, divided by that of the model."""
+    precision: Float[np.ndarray, "n n"]
+    """The inverse of the covariance of all data given everything else, with this noise."""
+    alpha: Float[np.ndarray, " n"]
+
+    def outliers(self, level: float) -> Int[np.ndarray, " j"]:
+        """Return the outliers at a level, in the order of deletion."""
+        beyond = np.flatnonzero(self.levels <= level)
+        return self.rows[: beyond[-1] + 1] if len(beyond) else self.rows[:0]
+
+    def kept(self, level: float) -> Bool[np.ndarray, " n"]:
+        """Return which data are not outliers at a level."""
+        kept = np.ones(len(self.alpha), dtype=bool)
+        kept[self.outliers(level)] = False
+        return kept
+
+
+def search_outliers(
+    errors: Float[np.ndarray, " n"],
+    covariance: Float[np.ndarray, "n n"],
+    noise: Float[np.ndarray, " n"],
+    most: int | None = None,
+) -> OutlierSearch:
+    """Search for outliers among data, with a noise level that they do not inflate.
+
+    Outliers inflate the noise that a search finds, and hide behind it. The worst data are deleted one after the other;
+    then the noise is estimated from those that are not suspected, and all begins again with it.
+
+    Parameters
+    ----------
+    errors
+        The errors of data predicted from everything else.
+    covariance
+        Their covariance, with the noise.
+    noise
+        The noise variances of the data.
+    most
+        The number of deletions; by default a fifth of the data.
+    """
+    count = len(errors)
+    most = most_deleted(count) if most is None else most
+    known, factor = covariance - np.diag(noise), 1.0
+
+    def search() -> OutlierSearch:
+        precision = np.linalg.inv(known + factor * np.diag(noise))
+        precision = 0.5 * (precision + precision.T)
+        alpha = precision @ errors
+        lost = max(count - factor * float(noise @ precision.diagonal()), 0.0)  # the trace of B₀P
+        found = delete_worst(precision, alpha[None], most, lost)
+        level = float(found.p_values[0])
+        return OutlierSearch(found.rows[0], found.sizes[0], found.levels[0], level, factor, precision, alpha)
+
+    def estimated(kept: Bool[np.ndarray, " n"]) -> float:
+        rows = np.flatnonzero(kept)
+        if len(rows) > MOST_ESTIMATED:  # a part of the data is a model of its own
+            rows = rows[np.linspace(0, len(rows) - 1, MOST_ESTIMATED).round().astype(int)]
+        return noise_factor(errors[rows], known[np.ix_(rows, rows)], noise[rows])[0]
+
+    found = search()
+    # Where many outliers have inflated the noise, none is suspected: begin with the noise of the best data.
+    kept = np.ones(count, dtype=bool)
+    kept[found.rows] = False
+    factor = estimated(kept) / trimmed_variance(most / count)
+    for _ in range(ROUNDS):
+        found = search()
+        again = estimated(found.kept(SUSPECTED))
+        if abs(math.log(again / factor)) < 0.02:
+            break
+        factor = again
+    return found
+
+
+def trimmed_variance(fraction: float) -> float:
+    """Return the variance of a standard normal variable whose largest sizes, a fraction of all, are cut off.
+
+    Examples
+    --------
+    >>> from pilescore.diagnosis.deletion import trimmed_variance
+    >>> round(trimmed_variance(0.2), 3)
+    0.438
+    """
+    end = -float(ndtri(0.5 * fraction))
+    return 1.0 - 2.0 * end * math.exp(-0.5 * end**2) / math.sqrt(2.0 * math.pi) / (1.0 - fraction)
