@@ -99,6 +99,22 @@ class Calibration:
     observed: Sample
     """The observations, as a sample of one data set."""
     draws: Sample
+    whitening: Float[np.ndarray, "n N"]
+    """The scored rows of `L⁻¹`, columns in the stacked order: `n` independent standard normal numbers from all values."""
+    given_alpha: Float[np.ndarray, " N"]
+    """`α` of the given rows alone, in the stacked order; zero for the others."""
+
+    @property
+    def whitened(self) -> Float[np.ndarray, " n"]:
+        """The observations as numbers that are independent and standard normal under the model."""
+        return self._whitened[:, 0]
+
+    @property
+    def whitened_draws(self) -> Float[np.ndarray, "n B"]:
+        """The same of the data sets."""
+        return self._whitened[:, 1:]
+
+    _whitened: Float[np.ndarray, "n B1"]
 
     def test(self, statistic: Statistic) -> Calibrated:
         """Return the value of a statistic, and the probability of one as large under the model.
@@ -149,6 +165,9 @@ def calibration_of(system: System, *, draws: int = DRAWS, seed: int = SEED) -> C
     values[stacked] = blas.dtrmm(1.0, lower, noise, lower=1)
     alpha[stacked] = blas.dtrsm(1.0, lower, noise, lower=1, trans_a=1)
     inverse = blas.dtrsm(1.0, lower, np.eye(size, order="F"), lower=1, overwrite_b=1)
+    whitening, given_alpha = np.empty((size - first, size)), np.zeros(size)
+    whitening[:, stacked] = inverse[first:]
+    given_alpha[stacked[:first]] = inverse[:first, :first].T @ noise[:first, 0]
     precision, spread = np.empty((size, 1)), np.empty((size, 1))
     precision[stacked, 0] = np.einsum("ij,ij->j", inverse, inverse)
     spread[system.rows.order, 0] = system.noise
@@ -157,7 +176,7 @@ def calibration_of(system: System, *, draws: int = DRAWS, seed: int = SEED) -> C
         Sample(alpha[:, columns], values[:, columns], spread, 1.0 / precision, data)
         for columns in (slice(0, 1), slice(1, None))
     )
-    return Calibration(observed, drawn)
+    return Calibration(observed, drawn, whitening, given_alpha, noise[first:])
 
 
 def tail_probability(value: float, null: Float[np.ndarray, " B"]) -> float:
