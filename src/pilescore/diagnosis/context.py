@@ -16,8 +16,8 @@ from ..inference import Pile, Score, WarmStart, systems_of
 from ..model import Model, eta_and_temperatures
 from ..search import Minimum, SearchSpace, Side, bounds_reached
 from .calibration import Calibrated, Calibration, Statistic, calibrate
-from .findings import Finding, Severity
-from .residuals import Residuals, residuals_of, robust_sizes, without_rows
+from .findings import LEVEL, Finding, Severity
+from .residuals import Residuals, residuals_of, without_rows
 
 FEWEST_DATA = 8
 """With fewer data, their spread is not meaningful."""
@@ -25,14 +25,9 @@ FEWEST_DATA = 8
 AT_BOUND = 1e-3
 """The distance to a bound that counts as at the bound, as a fraction of the range."""
 
-OUTLIER_DEVIATIONS = 4.0
-"""The size of the left-out error of an outlier, in robust deviations."""
-
-UNLIKELY_DEVIATIONS = 3.0
-"""An outlier is also this many predicted deviations off: in a smooth problem even the largest error may be tiny."""
-
-LARGEST_OUTLIER_FRACTION = 0.05
-"""If a larger fraction of the data has large errors, the noise has heavy tails and they are not outliers."""
+UNLIKELY_DEVIATIONS = 1.5
+"""The worst outlier is also this many predicted deviations off: in a smooth problem even it may be tiny. A fifth of all
+data that are equally far off are 2.2 deviations off, because they inflate the noise."""
 
 LARGEST_ROUNDING_NATS = 0.1
 """Scores with a larger rounding error are not used."""
@@ -112,11 +107,13 @@ class DiagnosisContext:
 
     @functools.cached_property
     def outlying(self) -> Int[np.ndarray, " k"]:
-        """The rows of outliers among the data, worst first; empty if they are too many to be outliers."""
-        sizes, scaled = robust_sizes(self.residuals), np.abs(self.residuals.scaled[self.residuals.data])
-        rows = np.flatnonzero((sizes > OUTLIER_DEVIATIONS) & (scaled > UNLIKELY_DEVIATIONS))
-        few = len(sizes) >= FEWEST_DATA and len(rows) <= max(2, LARGEST_OUTLIER_FRACTION * len(sizes))
-        return rows[np.argsort(-sizes[rows])] if few else rows[:0]
+        """The rows of outliers among the data, in the order in which they are deleted."""
+        residuals = self.residuals
+        if residuals.data.stop < FEWEST_DATA or not residuals.alpha[residuals.data].any():
+            return np.zeros(0, dtype=int)
+        found = residuals.outlier_search.outliers(LEVEL)
+        scaled = np.abs(residuals.scaled[found])
+        return found if len(found) and scaled.max() > UNLIKELY_DEVIATIONS else found[:0]
 
     @functools.cached_property
     def cleaned(self) -> Residuals:

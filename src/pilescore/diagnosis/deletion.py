@@ -172,6 +172,7 @@ class OutlierSearch:
     rows: Int[np.ndarray, " k"]
     sizes: Float[np.ndarray, " k"]
     levels: Float[np.ndarray, " k"]
+    joint_levels: Float[np.ndarray, " k"]
     p_value: float
     """The p-value of the hypothesis that there are no outliers."""
     noise_factor: float
@@ -181,9 +182,25 @@ class OutlierSearch:
     alpha: Float[np.ndarray, " n"]
 
     def outliers(self, level: float) -> Int[np.ndarray, " j"]:
-        """Return the outliers at a level, in the order of deletion."""
-        beyond = np.flatnonzero(self.levels <= level)
-        return self.rows[: beyond[-1] + 1] if len(beyond) else self.rows[:0]
+        """Return the outliers at a level, in the order of deletion: the last step that is beyond it decides."""
+        if self.p_value > level:
+            return self.rows[:0]
+        steps = 1 + np.flatnonzero(self.levels <= level)
+        # Outliers of equal size may be unlikely together and not one by one.
+        return self.rows[: int(steps[-1]) if len(steps) else 1 + int(np.argmin(self.joint_levels))]
+
+    def predicted_errors(self, rows: Int[np.ndarray, " j"]) -> tuple[Float[np.ndarray, " j"], Float[np.ndarray, " j"]]:
+        """Return the errors of data predicted without any of them, and these errors in predicted deviations."""
+        covariance = np.linalg.inv(self.precision[np.ix_(rows, rows)])
+        errors = covariance @ self.alpha[rows]
+        return errors, errors / np.sqrt(covariance.diagonal())
+
+    def without(self, rows: Int[np.ndarray, " j"]) -> tuple[Float[np.ndarray, "k k"], Float[np.ndarray, " k"]]:
+        """Return the precision of the errors of the other data, and their `α`, by an exact update."""
+        kept = np.setdiff1d(np.arange(len(self.alpha)), rows)
+        both, own = self.precision[np.ix_(kept, rows)], self.precision[np.ix_(rows, rows)]
+        gain = np.linalg.solve(own, both.T).T
+        return self.precision[np.ix_(kept, kept)] - gain @ both.T, self.alpha[kept] - gain @ self.alpha[rows]
 
     def kept(self, level: float) -> Bool[np.ndarray, " n"]:
         """Return which data are not outliers at a level."""
@@ -224,8 +241,8 @@ def search_outliers(
         alpha = precision @ errors
         lost = max(count - factor * float(noise @ precision.diagonal()), 0.0)  # the trace of B₀P
         found = delete_worst(precision, alpha[None], most, lost)
-        level = float(found.p_values[0])
-        return OutlierSearch(found.rows[0], found.sizes[0], found.levels[0], level, factor, precision, alpha)
+        rows, sizes, levels, joint = (each[0] for each in (found.rows, found.sizes, found.levels, found.joint_levels))
+        return OutlierSearch(rows, sizes, levels, joint, float(joint.min()), factor, precision, alpha)
 
     def estimated(kept: Bool[np.ndarray, " n"]) -> float:
         rows = np.flatnonzero(kept)

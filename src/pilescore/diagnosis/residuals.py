@@ -18,6 +18,7 @@ from ..domains import Region, RegionUnion, Slice
 from ..model import Model, Observation
 from ..parallel import threads
 from ..solvers import EPS, solve
+from .deletion import OutlierSearch, search_outliers
 
 LARGEST_GROUP = 600
 """The largest number of rows that are searched for a systematic difference; larger groups are thinned to it."""
@@ -109,14 +110,24 @@ class Residuals:
         """
         if group not in self._predicted:
             rows = self.groups[group]
-            # Only the lower triangle of the inverse is known: rows have to be taken in the order of assembly.
-            place = np.sort(self.order[rows])
-            part = np.tril(self.inverse[np.ix_(place, place)])
-            covariance = cho_solve(cho_factor(part, lower=True), np.eye(len(place)))
-            back = np.searchsorted(place, self.order[rows])
-            covariance = covariance[np.ix_(back, back)]
+            covariance = cho_solve(cho_factor(self.precision(rows), lower=True), np.eye(len(rows)))
             self._predicted[group] = covariance @ self.alpha[rows], covariance
         return self._predicted[group]
+
+    def precision(self, rows: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n n"]:
+        """Return `[C⁻¹]_gg`, the inverse of the covariance of the rows `g` given all others."""
+        # Only the lower triangle of the inverse is known: rows have to be taken in the order of assembly.
+        place = np.sort(self.order[rows])
+        part = np.tril(self.inverse[np.ix_(place, place)])
+        part += np.tril(part, -1).T
+        back = np.searchsorted(place, self.order[rows])
+        return part[np.ix_(back, back)]
+
+    @functools.cached_property
+    def outlier_search(self) -> OutlierSearch:
+        """The worst data, with the noise estimated without them."""
+        errors, covariance = self.predicted("data")
+        return search_outliers(errors, 0.5 * (covariance + covariance.T), self.noise[self.data])
 
     def squares(self, group: str) -> float:
         """Return `eᵀB⁻¹e` of a group predicted from all others, which follows a `χ²` distribution of its size."""
@@ -142,14 +153,6 @@ def residuals_of(model: Model) -> Residuals:
     return Residuals(
         model, alpha, noise, prior, variances, rounding, (logdet, quadratic), condition, inverse, order, rows, eta
     )
-
-
-def robust_sizes(residuals: Residuals) -> Float[np.ndarray, " n"]:
-    """Return the sizes of left-out errors of the data in robust deviations; zeros if most errors are zero."""
-    scaled = np.abs(residuals.scaled[residuals.data])
-    # 1.4826 times the median absolute deviation is the standard deviation of a normal distribution.
-    scale = 1.4826 * float(np.median(scaled)) if len(scaled) else 0.0
-    return scaled / scale if scale > 0 else np.zeros(len(scaled))
 
 
 def without_rows(model: Model, rows: Int[np.ndarray, " k"]) -> Model:

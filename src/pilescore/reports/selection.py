@@ -257,7 +257,7 @@ def _outliers(selection: Selection, finding: Finding) -> TextTable:
         where = ", ".join(f"{name} = {value:.4g}" for name, value in zip(names, point, strict=True))
         numbers = (outlier["value"], outlier["predicted"], outlier["deviations"])
         rows.append((outlier["block"], where, *map(digits, numbers)))
-    header = ("readings", "where", "measured", "predicted", "robust deviations")
+    header = ("readings", "where", "measured", "predicted", "deviations")
     return TextTable("Outliers, with their predictions from all other readings and the physics.", header, tuple(rows))
 
 

@@ -7,9 +7,8 @@ import math
 import numpy as np
 
 from ...errors import listed
-from ..context import FEWEST_DATA, LONGER, OUTLIER_DEVIATIONS, SHORTER, DiagnosisContext, length_names
-from ..findings import Finding
-from ..residuals import robust_sizes
+from ..context import FEWEST_DATA, LONGER, SHORTER, DiagnosisContext, length_names
+from ..findings import LEVEL, Finding
 
 COLLAPSED_SHARE = 0.1
 """The smallest fraction of the data's mean square that a solution explains."""
@@ -31,6 +30,9 @@ PREDICTED_FRACTION = 0.5
 
 INTERVALS = {50: 0.6744897501960817, 80: 1.2815515655446004, 95: 1.959963984540054}
 """Half the widths of intervals, in standard deviations, by their coverage in percent."""
+
+MANY_OUTLIERS = 0.1
+"""A larger fraction of the data may be noise with heavy tails."""
 
 MOST_NAMED = 10
 """The largest number of outliers that a finding names."""
@@ -138,36 +140,47 @@ def _smoothing(context: DiagnosisContext, name: str, factors: tuple[float, ...],
 
 
 def outliers(context: DiagnosisContext) -> Finding:
-    """Check whether left-out errors of single data are far beyond those of the others."""
-    residuals, model, rows = context.residuals, context.model, context.outlying
+    """Check whether single data are far from their prediction by all others; several may hide each other."""
+    name, residuals, model = "outliers", context.residuals, context.model
     if residuals.data.stop < FEWEST_DATA:
-        return context.skip("outliers", f"There are fewer than {FEWEST_DATA} data.")
-    sizes = robust_sizes(residuals)
+        return context.skip(name, f"There are fewer than {FEWEST_DATA} data.")
+    if not residuals.alpha[residuals.data].any():
+        return context.skip(name, "All data are predicted without any error.")
+    rows, found = context.outlying, residuals.outlier_search
+    suspects = rows if len(rows) else found.rows[:1]
+    errors, sizes = found.predicted_errors(suspects)
+    shown = np.argsort(-np.abs(sizes))
     named = [
         {
             "block": model.labels[residuals.block[row]],
             "index": int(row - model.rows[residuals.block[row]].start),
             "value": float(model.values[row]),
-            "predicted": float(model.values[row] - residuals.left_out[row]),
-            "deviations": float(sizes[row]),
+            "predicted": float(model.values[row] - error),
+            "deviations": float(abs(size)),
         }
-        for row in rows[:MOST_NAMED]
+        for row, error, size in zip(suspects[shown], errors[shown], sizes[shown], strict=True)
     ]
-    which = listed([f"{outlier['block']}[{outlier['index']}]" for outlier in named[:3]]) if named else ""
-    more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+    count = len(rows)
+    which = listed([f"{outlier['block']}[{outlier['index']}]" for outlier in named[:3]])
+    more = f" and {count - 3} more" if count > 3 else ""
+    meaning = (
+        f"{which}{more} {'is' if count == 1 else 'are'} far from the prediction by all other data and the physics."
+    )
+    advice = "look at these values; correct them, leave them out, or give them a larger noise."
+    if count > MANY_OUTLIERS * residuals.data.stop:
+        advice += " So many may also mean noise with heavy tails: all data then need a larger gamma."
     return context.finding(
-        "outliers",
-        float(sizes.max()),
+        name,
+        named[0]["deviations"],
         "warning",
-        "the largest error of a left-out datum, in robust deviations, is",
-        f"{which}{more} {'is' if len(rows) == 1 else 'are'} far from the prediction by all other data and the physics."
-        if len(rows)
-        else "But there are too many such errors to be outliers.",
-        "look at these values; correct them, leave them out, or give them a larger noise.",
-        threshold=OUTLIER_DEVIATIONS,
-        fires=len(rows) > 0,
-        outliers=named,
-        count=len(rows),
+        "the largest left-out error, in deviations without outliers, is",
+        meaning if count else "Even the worst error is small in predicted deviations.",
+        advice,
+        fires=count > 0,
+        p_value=found.p_value if count or found.p_value > LEVEL else 1.0,
+        outliers=named[:MOST_NAMED] if count else [],
+        count=count,
+        noise_factor=found.noise_factor,
     )
 
 
