@@ -105,8 +105,10 @@ def test_one_step_is_that_of_newton():
     of = ps.Model(
         ps.RBF(1.0), ps.observe(ps.identity, y, at=x, noise=1e-2),
         ps.impose(dx + 1.25 * ps.identity, 0.0, on=line.interior(ps.GaussLegendre(8)), noise=1e-5),
+        eta=20.0,
     )  # fmt: skip
-    tests = score_tests(of, "given_physics", ())
+    of = ps.minimize(of, {"eta": (1.0, 1e4)}, score="given_physics").model  # the amplitude is a usual one
+    tests = score_tests(of, "given_physics", ("eta",))
     equation = of.blocks[1]
     change = dataclasses.replace(equation, indices=((0,),), table=np.ones((1, equation.size)))
     step, error = tests.test(tests.of_operator(1, change)).step(tests.calibration.whitened)

@@ -15,6 +15,7 @@ from scipy.optimize import minimize_scalar
 
 from ..covariance import Layout, cross, query
 from ..domains import Region, RegionUnion, Slice
+from ..equations import MultiIndex
 from ..model import Model, Observation
 from ..parallel import threads
 from ..solvers import EPS, solve
@@ -86,17 +87,18 @@ class Residuals:
         for block, rows in zip(self.model.blocks, self.model.rows, strict=True):
             if block_kind(block, self.model) == "equation" and not block.is_functional:
                 weights = block.weights / block.weights.sum()
-                terms = [self._term(block, i) for i in range(len(block.indices))]
+                table = np.asarray(block.coefficients)
+                terms = [row * self.mean_of(alpha, block) for row, alpha in zip(table, block.indices, strict=True)]
                 total = float(weights @ (block.values**2 + np.square(terms).sum(axis=0)))
                 if total > 0:
                     worst = max(worst, math.sqrt(float(weights @ self.fitted[rows] ** 2) / total))
         return worst
 
-    def _term(self, block: Observation, i: int) -> Float[np.ndarray, " n"]:
-        """Return the posterior mean of one term of a block's operator at its nodes."""
-        ones = query(block.points, (block.indices[i],), lambda points: np.ones((1, len(points))))
+    def mean_of(self, alpha: MultiIndex, block: Observation) -> Float[np.ndarray, " n"]:
+        """Return a derivative of the posterior mean at the points of a block."""
+        ones = query(block.points, (alpha,), lambda points: np.ones((1, len(points))))
         mean = np.concatenate([cross(self.model.kernel, tile, self.rows, self.eta) for tile in ones.tiles])
-        return np.asarray(block.coefficients)[i] * (mean @ self.alpha[np.argsort(self.order)])
+        return np.asarray(mean @ self.alpha[np.argsort(self.order)])
 
     @functools.cached_property
     def block(self) -> Int[np.ndarray, " N"]:
@@ -173,6 +175,12 @@ def block_kind(block: Observation, model: Model) -> str:
     # Explicit nodes have no region: the equation has the highest derivatives.
     highest = max(_order(each) for each in model.physics)
     return "conditions" if block.is_functional or _order(block) < highest else "equation"
+
+
+def axis_names(model: Model) -> list[str]:
+    """Return the names of the coordinates, from the region of any block; `x0`, `x1`, … if no block has a region."""
+    names: list[tuple[str, ...]] = [block.region.names for block in model.blocks if block.region is not None]
+    return list(names[0]) if names else [f"x{i}" for i in range(model.blocks[0].dimension)]
 
 
 def _order(block: Observation) -> int:

@@ -1,0 +1,208 @@
+"""Changes of an equation that are tried one at a time: another coefficient, one more term, another source."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from ..equations import MultiIndex, Nonlinear, Operator, parameter
+from ..model import Model, Observation
+from .findings import digits
+from .residuals import Residuals, block_kind
+
+FREED = "freed_by_diagnosis"
+"""The name of the parameter that a change adds to a model."""
+
+COEFFICIENT_BOUNDS = (-3.0, 4.0)
+"""Bounds of the relative change of a coefficient: it may change its sign."""
+
+TERM_BOUNDS = (-5.0, 5.0)
+"""Bounds of a new term, as a multiple of the size of the others."""
+
+ONE = (((), 1.0),)
+"""The coefficient one."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Change:
+    """One number that is fixed in an equation and might be another."""
+
+    kind: str
+    """`coefficient`, `term`, `source` or `parameter`."""
+    label: str
+    """The label of the equation."""
+    number: int
+    """The position of its block."""
+    unit: float
+    """What one step of the number adds, in the user's units: to the coefficient of `symbol`, or to the source."""
+    present: float | None
+    """The present coefficient; None if it is not one number."""
+    symbol: str
+    """The term, as text."""
+    tangent: Observation | Float[np.ndarray, " n"] | None
+    """The block with the derivative of its operator, or the derivative of the imposed values."""
+    freed: Callable[[Model], Model] | None
+    """Returns a model with the number as the parameter `FREED`; None if it is in the imposed values."""
+    bounds: tuple[float, float]
+
+    def described(self, step: float, error: float) -> str:
+        """Return the change that the data would like, in words."""
+        off = f" ± {digits(abs(self.unit) * error)}" if math.isfinite(error) else ""
+        if self.kind == "coefficient" and self.present is not None:
+            there = f"{digits(self.present + self.unit * step)}{off} instead of {digits(self.present)}"
+            return f"in {self.label!r} the coefficient of {self.symbol} would be {there}"
+        if self.kind == "coefficient":
+            off = f" ± {digits(error)}" if math.isfinite(error) else ""
+            return f"in {self.label!r} the term {self.symbol} would be {digits(1.0 + step)}{off} times as large"
+        there = f"{digits(self.unit * step)}{off}"
+        if self.kind == "source":
+            return f"the imposed values of {self.label!r} would be larger by {there}"
+        return f"{self.label!r} would have the term {there} {self.symbol} besides"
+
+
+def equation_changes(source: Model, residuals: Residuals) -> list[Change]:
+    """Return the changes of the equations of a model that are not another way to write the same equation.
+
+    Parameters
+    ----------
+    source
+        The model as it was given, with tolerances of exact equations.
+    residuals
+        Its residuals, of the linearised model if it is nonlinear.
+    """
+    changes: list[Change] = []
+    for number, (block, linear) in enumerate(zip(source.blocks, residuals.model.blocks, strict=True)):
+        if block_kind(block, source) == "equation" and not block.is_functional and block.role == "physics":
+            changes += _changes_of(source, number, block, linear, residuals)
+    return changes
+
+
+def _changes_of(
+    source: Model, number: int, block: Observation, linear: Observation, residuals: Residuals
+) -> Iterator[Change]:
+    label, operator = source.labels[number], block.operator
+    table = np.asarray(linear.coefficients)
+    terms = [row * residuals.mean_of(alpha, linear) for row, alpha in zip(table, linear.indices, strict=True)]
+    size = math.sqrt(max(float(np.mean(np.square(terms).sum(axis=0) + block.values**2)), 1e-300))
+    if isinstance(operator, Operator):
+        parts = _parts(operator)
+        tables = [np.asarray(part.coefficients(block.points)) for part in parts]
+        ones = [residuals.mean_of(block.indices[_place(operator, part)], block) for part in parts]
+        for i in _free_parts(block, parts, [table * one for table, one in zip(tables, ones, strict=True)]):
+            yield _coefficient(block, parts[i], tables[i], number, label)
+    present = {*linear.indices}
+    for alpha in _candidates(block.dimension):
+        if alpha in present or not source.kernel.supports(alpha):
+            continue
+        ones = dataclasses.replace(linear, indices=(alpha,), table=np.ones((1, block.size)), values=linear.values)
+        scale = float(np.sqrt(np.mean(residuals.mean_of(alpha, linear) ** 2)))
+        if scale > 0:
+            yield _term(block, number, alpha, size / scale, label, ones, source.names)
+    # A constant source; with an unknown that occurs without derivatives it is not the same as another unknown.
+    shift = np.full(block.size, size)
+    yield Change("source", label, number, size, None, "", shift, None, TERM_BOUNDS)
+
+
+def _parts(operator: Operator) -> list[Operator]:
+    """Return the summands of an operator: one for each product in each coefficient."""
+    return [
+        Operator(operator.names, ((alpha, (product,)),), operator.atoms)
+        for alpha, coefficient in operator.terms
+        for product in coefficient
+    ]
+
+
+def _place(operator: Operator, part: Operator) -> int:
+    return [alpha for alpha, _ in operator.terms].index(part.terms[0][0])
+
+
+def _free_parts(block: Observation, parts: list[Operator], sizes: list[np.ndarray]) -> list[int]:
+    """Return the summands whose coefficient may be freed.
+
+    A multiple of an equation whose values are zero is the same equation. So a single term says nothing, and of two
+    terms one is enough: not the one whose coefficient is one.
+    """
+    every = [i for i, size in enumerate(sizes) if np.abs(size).max() > 0]
+    if not block.zero or len(every) > 2:
+        return every
+    if len(every) < 2:
+        return []
+    plain = [i for i in every if _number(parts[i]) in (1.0, -1.0)]
+    return [i for i in every if i != (plain or every)[0]]
+
+
+def _number(part: Operator) -> float | None:
+    """Return the coefficient of a summand if it is a number."""
+    product, factor = part.terms[0][1][0]
+    return None if product else float(factor)
+
+
+def _coefficient(block: Observation, part: Operator, table: np.ndarray, number: int, label: str) -> Change:
+    alpha = part.terms[0][0]
+    bare = Operator(part.names if any(alpha) else (), ((alpha, ONE),), ())
+    present = _number(part)
+    tangent = dataclasses.replace(block, indices=part.indices(block.dimension), table=table)
+
+    def freed(model: Model) -> Model:
+        return _with_operator(model, number, lambda old: old + parameter(FREED, 0.0) * part)
+
+    symbol, unit = (str(part), 1.0) if present is None else (str(bare), present)
+    return Change("coefficient", label, number, unit, present, symbol, tangent, freed, COEFFICIENT_BOUNDS)
+
+
+def _term(
+    block: Observation, number: int, alpha: MultiIndex, unit: float, label: str, ones: Observation, names: Any
+) -> Change:
+    plain = block.operator.names or names or tuple(f"x{i}" for i in range(block.dimension))
+    bare = Operator(plain if any(alpha) else (), ((alpha if any(alpha) else (), ONE),), ())
+    tangent = dataclasses.replace(ones, table=np.full((1, block.size), unit))
+
+    def freed(model: Model) -> Model:
+        return _with_operator(model, number, lambda old: _plus(old, unit * bare))
+
+    return Change("term", label, number, unit, None, str(bare), tangent, freed, TERM_BOUNDS)
+
+
+def _plus(old: Operator | Nonlinear, term: Operator) -> Operator | Nonlinear:
+    """Return an operator with another term, multiplied by the parameter `FREED`, which is zero."""
+    if isinstance(old, Operator):
+        return old + parameter(FREED, 0.0) * term
+    function, known = old.function, {atom.name: atom.value for atom in old.atoms}
+
+    def with_term(point: Any, *values: Any, **numbers: Any) -> Any:
+        factor = numbers.pop(FREED)
+        return function(point, *values[:-1], **numbers) + factor * values[-1]
+
+    return Nonlinear(with_term, (*old.of, term), parameters={**known, FREED: 0.0}, name=old.name)
+
+
+def _with_operator(model: Model, number: int, changed: Callable[[Any], Any]) -> Model:
+    """Return a model with another operator in one block; everything else, tolerances included, is kept."""
+    blocks = list(model.physics)
+    place = number - len(model.data)
+    old = blocks[place]
+    operator = changed(old.operator)
+    indices = operator.indices(old.dimension)
+    blocks[place] = dataclasses.replace(old, operator=operator, indices=indices, table=None)
+    return model.replace(physics=blocks)
+
+
+def shifted(model: Model, change: Change, step: float) -> Model:
+    """Return a model with other imposed values; it is scored given the same blocks as before."""
+    blocks = list(model.physics)
+    place = change.number - len(model.data)
+    assert isinstance(change.tangent, np.ndarray)
+    values = blocks[place].values + step * change.tangent
+    blocks[place] = dataclasses.replace(blocks[place], values=values, source=None)
+    return model.replace(physics=blocks)
+
+
+def _candidates(dimension: int) -> list[MultiIndex]:
+    """Return the multi-indices of the identity, of first derivatives and of second derivatives along one axis."""
+    unit = np.eye(dimension, dtype=int)
+    return [tuple(map(int, row)) for row in (*np.zeros((1, dimension), dtype=int), *unit, *(2 * unit))]
