@@ -44,8 +44,8 @@ def directions(tests, value=0.0):
     equation, parameters = tests.model.blocks[2], tests.model.parameters
     term = dataclasses.replace(equation, indices=((0, 2),), table=np.ones((1, equation.size)))
     cosine = np.ones(equation.size)
-    yield tests.of_operator(2, term), lambda h: model(value=value, missing=h)
-    yield tests.of_values(2, cosine), lambda h: model(value=value, source=h)
+    yield tests.of_block(2, term), lambda h: model(value=value, missing=h)
+    yield tests.of_block(2, values=cosine), lambda h: model(value=value, source=h)
     for name, other in zip(tests.names, tests.others, strict=True):
         base, _, index = name.partition("[")
         present = parameters[base] if not index else parameters[base][int(index[0])]
@@ -91,7 +91,7 @@ def test_a_direction_of_other_hyperparameters_has_no_information():
     tests = score_tests(model(), "given_physics")
     equation = tests.model.blocks[2]
     term = dataclasses.replace(equation, indices=((0, 1),), table=np.full((1, equation.size), 0.1))
-    test = tests.test(tests.of_operator(2, term))  # beta has the same effect
+    test = tests.test(tests.of_block(2, term))  # beta has the same effect
     assert test.information == 0.0
     assert not test.nats(tests.calibration.whitened_draws).any()
 
@@ -111,6 +111,6 @@ def test_one_step_is_that_of_newton():
     tests = score_tests(of, "given_physics", ("eta",))
     equation = of.blocks[1]
     change = dataclasses.replace(equation, indices=((0,),), table=np.ones((1, equation.size)))
-    step, error = tests.test(tests.of_operator(1, change)).step(tests.calibration.whitened)
+    step, error = tests.test(tests.of_block(1, change)).step(tests.calibration.whitened)
     assert step == pytest.approx(0.05, abs=3 * error + 0.01)
     assert error < 0.05

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -33,7 +36,7 @@ class Change:
     """One number that is fixed in an equation and might be another."""
 
     kind: str
-    """`coefficient`, `term`, `source` or `parameter`."""
+    """`coefficient`, `term` or `source`."""
     label: str
     """The label of the equation."""
     number: int
@@ -44,8 +47,10 @@ class Change:
     """The present coefficient; None if it is not one number."""
     symbol: str
     """The term, as text."""
-    tangent: Observation | Float[np.ndarray, " n"] | None
-    """The block with the derivative of its operator, or the derivative of the imposed values."""
+    operator: Observation | None
+    """The block with the derivative of its operator, if that changes."""
+    values: Float[np.ndarray, " n"] | None
+    """The derivative of the imposed values, or of those of the linearised equation."""
     freed: Callable[[Model], Model] | None
     """Returns a model with the number as the parameter `FREED`; None if it is in the imposed values."""
     bounds: tuple[float, float]
@@ -57,6 +62,7 @@ class Change:
             there = f"{digits(self.present + self.unit * step)}{off} instead of {digits(self.present)}"
             return f"in {self.label!r} the coefficient of {self.symbol} would be {there}"
         if self.kind == "coefficient":
+            # Not one number: a function of the point, or the nonlinear part.
             off = f" ± {digits(error)}" if math.isfinite(error) else ""
             return f"in {self.label!r} the term {self.symbol} would be {digits(1.0 + step)}{off} times as large"
         there = f"{digits(self.unit * step)}{off}"
@@ -89,7 +95,9 @@ def _changes_of(
     table = np.asarray(linear.coefficients)
     terms = [row * residuals.mean_of(alpha, linear) for row, alpha in zip(table, linear.indices, strict=True)]
     size = math.sqrt(max(float(np.mean(np.square(terms).sum(axis=0) + block.values**2)), 1e-300))
-    if isinstance(operator, Operator):
+    if isinstance(operator, Nonlinear):
+        yield from _nonlinear_changes(operator, number, block, linear, label, residuals)
+    else:
         parts = _parts(operator)
         tables = [np.asarray(part.coefficients(block.points)) for part in parts]
         ones = [residuals.mean_of(block.indices[_place(operator, part)], block) for part in parts]
@@ -105,7 +113,7 @@ def _changes_of(
             yield _term(block, number, alpha, size / scale, label, ones, source.names)
     # A constant source; with an unknown that occurs without derivatives it is not the same as another unknown.
     shift = np.full(block.size, size)
-    yield Change("source", label, number, size, None, "", shift, None, TERM_BOUNDS)
+    yield Change("source", label, number, size, None, "", None, shift, None, TERM_BOUNDS)
 
 
 def _parts(operator: Operator) -> list[Operator]:
@@ -152,7 +160,7 @@ def _coefficient(block: Observation, part: Operator, table: np.ndarray, number: 
         return _with_operator(model, number, lambda old: old + parameter(FREED, 0.0) * part)
 
     symbol, unit = (str(part), 1.0) if present is None else (str(bare), present)
-    return Change("coefficient", label, number, unit, present, symbol, tangent, freed, COEFFICIENT_BOUNDS)
+    return Change("coefficient", label, number, unit, present, symbol, tangent, None, freed, COEFFICIENT_BOUNDS)
 
 
 def _term(
@@ -165,20 +173,104 @@ def _term(
     def freed(model: Model) -> Model:
         return _with_operator(model, number, lambda old: _plus(old, unit * bare))
 
-    return Change("term", label, number, unit, None, str(bare), tangent, freed, TERM_BOUNDS)
+    return Change("term", label, number, unit, None, str(bare), tangent, None, freed, TERM_BOUNDS)
 
 
 def _plus(old: Operator | Nonlinear, term: Operator) -> Operator | Nonlinear:
     """Return an operator with another term, multiplied by the parameter `FREED`, which is zero."""
     if isinstance(old, Operator):
         return old + parameter(FREED, 0.0) * term
-    function, known = old.function, {atom.name: atom.value for atom in old.atoms}
+    function = old.function
 
-    def with_term(point: Any, *values: Any, **numbers: Any) -> Any:
-        factor = numbers.pop(FREED)
-        return function(point, *values[:-1], **numbers) + factor * values[-1]
+    def with_term(step: Any, point: Any, values: Any, numbers: Any) -> Any:
+        return function(point, *values[:-1], **numbers) + step * values[-1]
 
-    return Nonlinear(with_term, (*old.of, term), parameters={**known, FREED: 0.0}, name=old.name)
+    return _freed(old, with_term, (term,))
+
+
+Family: TypeAlias = Callable[[Any, Any, Any, Any], Any]
+"""A function of a step, a point, the values of the linear operators, and the parameters by name; `P` at step zero."""
+
+
+def _freed(old: Nonlinear, family: Family, more: tuple[Operator, ...] = ()) -> Nonlinear:
+    """Return a nonlinear operator with the step of a family of functions as the parameter `FREED`."""
+
+    def function(point: Any, *values: Any, **numbers: Any) -> Any:
+        return family(numbers.pop(FREED), point, values, numbers)
+
+    known = {atom.name: atom.value for atom in old.atoms}
+    return Nonlinear(function, (*old.of, *more), parameters={**known, FREED: 0.0}, name=old.name)
+
+
+def _families(operator: Nonlinear, dimension: int) -> Iterator[tuple[str, Family]]:
+    """Iterate over the parts of a nonlinear operator that may have another factor, each with its name.
+
+    They are its parameters, the linear part in each of its arguments, `∂P/∂v` at zero times `v`, and the rest.
+    """
+    function = operator.function
+
+    def slopes(point: Any, values: Any, numbers: Any) -> Any:
+        zeros = tuple(jnp.zeros(()) for _ in values)
+        return jax.grad(lambda v: jnp.asarray(function(point, *v, **numbers), dtype=float))(zeros)
+
+    for atom in operator.atoms:
+
+        def scaled(step: Any, point: Any, values: Any, numbers: Any, name: str = atom.name) -> Any:
+            return function(point, *values, **{**numbers, name: numbers[name] * (1.0 + step)})
+
+        yield atom.name, scaled
+    for q, each in enumerate(operator.of):
+
+        def larger(step: Any, point: Any, values: Any, numbers: Any, q: int = q) -> Any:
+            return function(point, *values, **numbers) + step * slopes(point, values, numbers)[q] * values[q]
+
+        yield str(each), larger
+    if operator.nonlinear_in(dimension):
+
+        def bent(step: Any, point: Any, values: Any, numbers: Any) -> Any:
+            straight = sum(a * v for a, v in zip(slopes(point, values, numbers), values, strict=True))
+            whole, at_zero = function(point, *values, **numbers), function(point, *[0.0 * v for v in values], **numbers)
+            return whole + step * (whole - at_zero - straight)
+
+        yield "that is not linear", bent
+
+
+def _nonlinear_changes(
+    operator: Nonlinear, number: int, block: Observation, linear: Observation, label: str, residuals: Residuals
+) -> Iterator[Change]:
+    """Iterate over the changes of the parts of a nonlinear operator, linearised at its solution."""
+    points = jnp.asarray(block.points)
+    tables = [np.asarray(each.coefficients(block.points)) for each in operator.of]
+    indices = [each.indices(block.dimension) for each in operator.of]
+    means = {alpha: residuals.mean_of(alpha, linear) for alpha in {*itertools.chain(*indices)}}
+    at = [
+        sum(row * means[alpha] for row, alpha in zip(table, places, strict=True))
+        for table, places in zip(tables, indices, strict=True)
+    ]
+    numbers = {atom.name: atom.value for atom in operator.atoms}
+    for name, family in _families(operator, block.dimension):
+
+        def slope(point: Any, values: Any, family: Family = family) -> Any:
+            changed = lambda step: jnp.asarray(family(step, point, values, numbers), dtype=float)  # noqa: E731
+            return jax.jvp(changed, (jnp.zeros(()),), (jnp.ones(()),))[1]
+
+        values, partial = jax.vmap(jax.value_and_grad(slope, argnums=1))(points, tuple(map(jnp.asarray, at)))
+        if not np.any(np.asarray(values)):
+            continue
+        whole = {alpha: np.zeros(block.size) for alpha in linear.indices}
+        for part, table, places in zip(partial, tables, indices, strict=True):
+            for row, alpha in zip(table, places, strict=True):
+                whole[alpha] = whole[alpha] + np.asarray(part) * row
+        tangent = dataclasses.replace(linear, table=np.stack([whole[alpha] for alpha in linear.indices]))
+        # The linearised equation is B f = t − F(f̂) + B f̂.
+        moved = sum(np.asarray(part) * v for part, v in zip(partial, at, strict=True)) - np.asarray(values)
+
+        def freed(model: Model, family: Family = family) -> Model:
+            return _with_operator(model, number, lambda old: _freed(old, family))
+
+        known = float(numbers[name]) if name in numbers else None
+        unit = 1.0 if known is None else known
+        yield Change("coefficient", label, number, unit, known, name, tangent, moved, freed, COEFFICIENT_BOUNDS)
 
 
 def _with_operator(model: Model, number: int, changed: Callable[[Any], Any]) -> Model:
@@ -196,8 +288,8 @@ def shifted(model: Model, change: Change, step: float) -> Model:
     """Return a model with other imposed values; it is scored given the same blocks as before."""
     blocks = list(model.physics)
     place = change.number - len(model.data)
-    assert isinstance(change.tangent, np.ndarray)
-    values = blocks[place].values + step * change.tangent
+    assert change.values is not None
+    values = blocks[place].values + step * change.values
     blocks[place] = dataclasses.replace(blocks[place], values=values, source=None)
     return model.replace(physics=blocks)
 

@@ -114,14 +114,25 @@ class ScoreTests:
             return ScoreTest(direction, 0.0, -factors)
         return ScoreTest(direction.minus(self.others, factors), left, -factors)
 
-    def of_operator(self, number: int, change: Observation) -> Direction:
-        """Return the direction in which a block's operator changes: `change` is the block with the derivative of it."""
-        return self._of_operators({number: change})
+    def of_block(
+        self, number: int, operator: Observation | None = None, values: Float[np.ndarray, " n"] | None = None
+    ) -> Direction:
+        """Return the direction in which the operator of a block changes, or its imposed values, or both.
 
-    def of_values(self, number: int, change: Float[np.ndarray, " n"]) -> Direction:
-        """Return the direction in which the imposed values of a block change."""
-        V = self.calibration.whitening[:, self.model.rows[number]]
-        return Direction(np.zeros((len(V), len(V))), -V @ change)
+        Parameters
+        ----------
+        number
+            The position of the block.
+        operator
+            The block with the derivative of its operator instead of the operator.
+        values
+            The derivative of its values.
+        """
+        direction = self._of_operators({} if operator is None else {number: operator})
+        if values is None:
+            return direction
+        whitened = self.calibration.whitening[:, self.model.rows[number]] @ values
+        return dataclasses.replace(direction, vector=direction.vector - whitened)
 
     def _of_operators(self, changes: dict[int, Observation]) -> Direction:
         V, beta = self.calibration.whitening, self.calibration.given_alpha
@@ -193,6 +204,7 @@ class ScoreTests:
 
 def _coefficient_tangents(model: Model, places: Sequence[Any], leaf: Any, unit: np.ndarray) -> list[np.ndarray]:
     """Return the derivatives of the coefficients of all blocks in a parameter."""
+
     def tables(value: Any) -> list[Any]:
         changed = eqx.tree_at(lambda m: [follow(m, path) for path in places], model, [value] * len(places))
         return [block.coefficients for block in changed.blocks]

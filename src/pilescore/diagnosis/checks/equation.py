@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
 import numpy as np
+from scipy.special import fdtrc
 
 from ...errors import PilescoreError
+from ...inference import Score
 from ...model import Model
 from ...search import Found, RunOptions, SearchOptions, Steps
-from ..calibration import calibrate, tail_probability
+from ..calibration import calibrate
 from ..context import DiagnosisContext, is_precise
 from ..equation_changes import FREED, Change, equation_changes, shifted
 from ..findings import Finding
-from ..residuals import residuals_of, without_rows
+from ..residuals import Residuals, without_rows
 from ..score_tests import ScoreTests
 
 PROMISING_NATS = 2.0
@@ -32,6 +35,11 @@ SEARCH = SearchOptions(tolerance=1e-6, max_evaluations=40, curvature=False)
 
 WIDEST_FACTOR = 1e3
 """Bounds of other hyperparameters where no bounds are known, as a factor both ways."""
+
+
+GIVEN_PHYSICS = Score("physics")
+"""What is scored: only data can tell that an equation is wrong. The values of an equation with a source are a smooth
+function, not a draw of the prior, in directions of which exact values have very precise, and wrong, opinions."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,29 +98,42 @@ class EquationSearch:
     def __init__(self, context: DiagnosisContext) -> None:
         self.context = context
         self.source = without_rows(context.source, context.outlying) if len(context.outlying) else context.source
-        residuals, self.calibration = context.cleaned, context.cleaned_calibration
+        residuals = context.cleaned
+        self.calibration = calibrate(residuals.model, GIVEN_PHYSICS.given_blocks(self.source), draws=0)
         self.over = _bounds(context)
         free = [name for name in self.over if name not in context.at_bounds]
         tests = ScoreTests(residuals.model, self.calibration, free)
         self.changes, self.tests = [], []
         for change in equation_changes(self.source, residuals):
-            tangent = change.tangent
-            if isinstance(tangent, np.ndarray):
-                direction = tests.of_values(change.number, tangent)
-            else:
-                direction = tests.of_operator(change.number, tangent)
-            test = tests.test(direction)
+            test = tests.test(tests.of_block(change.number, change.operator, change.values))
             if test.information > 0:
                 self.changes.append(change)
                 self.tests.append(test)
         whitened = self.calibration.whitened[:, None]
         self.promised = np.array([float(test.nats(whitened)[0]) for test in self.tests])
-        draws = [test.nats(self.calibration.whitened_draws) for test in self.tests]
-        self.null = np.max(draws, axis=0) if draws else np.zeros(1)
+        self.freedom = residual_freedom(residuals)
+
+    @functools.cached_property
+    def count(self) -> float:
+        """The effective number of changes: of `k` changes with the same effect it is one.
+
+        With `λ` the eigenvalues of the correlations of their scores it is `(Σ√λ)²/Σλ`.
+        """
+        directions = [test.direction for test in self.tests]
+        table = np.array([[first.information(second) for second in directions] for first in directions])
+        size = np.sqrt(table.diagonal())
+        roots = np.sqrt(np.maximum(np.linalg.eigvalsh(table / np.outer(size, size)), 0.0))
+        return float(roots.sum() ** 2 / (roots**2).sum())
 
     def p_value(self, gain: float) -> float:
-        """Return the probability that the best of all changes gains as much under the model."""
-        return tail_probability(gain, self.null)
+        """Return the probability that the best of all changes gains as much under the model.
+
+        Twice the gain by one number follows a `χ²` distribution. Where the noise is estimated from few data, `n` of
+        them free, it is `n log(1 + F/n)` instead, with `F` from an F distribution.
+        """
+        n = self.freedom
+        one = float(fdtrc(1.0, n, n * math.expm1(min(2.0 * gain / n, 500.0)))) if gain > 0 else 1.0
+        return min(1.0, self.count * one)
 
     def table(self) -> dict[str, float]:
         """Return the nats that each change promises."""
@@ -146,16 +167,10 @@ class EquationSearch:
         gain = max(before - found.pile.free_energy, 0.0)
         return Tried(change, float(self.promised[i]), gain, value, error, found.model)
 
-    @property
+    @functools.cached_property
     def energy(self) -> float:
         """The free energy without a change, with all searched hyperparameters at their best."""
-        return float(self._unchanged.pile.free_energy)
-
-    @property
-    def _unchanged(self) -> Found:
-        if "unchanged" not in self.__dict__:
-            self.unchanged = self.descend(self.source, {})
-        return self.unchanged
+        return float(self.descend(self.source, {}).pile.free_energy)
 
     def descend(self, model: Model, start: dict[str, float]) -> Found:
         """Return the best model from the present hyperparameters, with a start for the number that is freed."""
@@ -164,8 +179,14 @@ class EquationSearch:
             over[FREED] = next(each.bounds for each in self.changes if each.freed is not None)
         minimum = self.context.minimum
         ties = minimum.ties if minimum is not None else None
-        steps = Steps(over, ties, self.context.score, SEARCH, RunOptions(progress=False))
+        steps = Steps(over, ties, GIVEN_PHYSICS, SEARCH, RunOptions(progress=False))
         return steps.descend(model, [start])
+
+
+def residual_freedom(residuals: Residuals) -> float:
+    """Return the expected `Σ e²/s²` of the residuals of data: their number minus what the solution adapts to."""
+    rows = residuals.data
+    return max(1.0, float(np.sum(residuals.noise[rows] / residuals.left_out_variances[rows])))
 
 
 def _bounds(context: DiagnosisContext) -> dict[str, tuple[Any, Any]]:
