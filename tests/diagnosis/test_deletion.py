@@ -9,6 +9,7 @@ from pilescore.diagnosis.deletion import (
     delete_worst,
     most_deleted,
     noise_factor,
+    noise_gains,
     search_outliers,
     trimmed_variance,
 )
@@ -109,6 +110,14 @@ def test_the_noise_factor_maximises_the_evidence():
     assert factor == pytest.approx(grid[np.argmin(energies)], rel=0.03)
     assert gain == pytest.approx(energy(1.0) - min(energies), abs=1e-3)
     assert factor == pytest.approx(1 / 9, rel=0.6)
+
+
+def test_gains_of_many_data_sets_are_those_of_each():
+    errors, known, noise = smooth(40, seed=6)
+    several = np.stack([errors, 0.8 * errors, errors[::-1]])
+    gains = noise_gains(several, known, 2 * noise)
+    for each, gain in zip(several, gains, strict=True):
+        assert gain == pytest.approx(noise_factor(each, known, 2 * noise)[1], abs=0.01)
 
 
 def test_the_variance_without_the_largest():

@@ -1,6 +1,6 @@
 """The checks of a diagnosis. Each is a function of a `DiagnosisContext` that returns a `Finding` of the same name."""
 
-from . import agreement, equation, fit, hyperparameters, kernel, numerics
+from . import agreement, equation, fit, hyperparameters, kernel, noise, numerics
 
 CHECKS = {
     check.__name__: check
@@ -15,6 +15,10 @@ CHECKS = {
         agreement.boundary_against_interior,
         fit.outliers,
         fit.miscalibrated,
+        noise.noise_level,
+        noise.uneven_noise,
+        noise.correlated_noise,
+        noise.non_gaussian_noise,
         hyperparameters.at_bound,
         hyperparameters.flat_direction,
         numerics.ill_conditioned,
