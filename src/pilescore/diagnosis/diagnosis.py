@@ -25,6 +25,7 @@ from ..search import Minimum, search_space
 from ..solvers import with_tolerances
 from .checks import CHECKS
 from .context import DiagnosisContext
+from .dense import NEED_ALL, dense_model
 from .findings import LEVEL, Diagnosis, Finding, adjusted, ordered
 
 
@@ -47,7 +48,8 @@ def diagnose(
     ----------
     model
         A model, or the result of `minimize`, which also provides bounds and curvature. A nonlinear model is solved, and
-        the checks look at its linearisation; scores at other hyperparameters are those of the nonlinear model.
+        the checks look at its linearisation; scores at other hyperparameters are those of the nonlinear model. Checks
+        use the dense solver; of more than 3000 observations with another solver, a random part is diagnosed.
     over
         The bounds within which hyperparameters were chosen, as for `minimize`, to see which are at a bound.
     score
@@ -93,6 +95,8 @@ def diagnose(
     scoring.check(source)
     require(0 < as_positive(level, "level") < 1, "level", level, "a probability between 0 and 1")
     names = _checked_names(checks)
+    whole = source
+    source, about = dense_model(source)
     space = None if over is None else search_space(source, over)
     linear, warm_start = source, WarmStart()
     if source.is_nonlinear:
@@ -103,13 +107,17 @@ def diagnose(
     with warnings.catch_warnings(), progress_bar(len(names), "diagnose", progress) as bar:
         warnings.simplefilter("ignore", PrecisionWarning)  # it is a finding
         warnings.simplefilter("ignore", OutsideDomainWarning)  # given when the model was made
-        _require_factor(context)
+        if not about:
+            _require_factor(context)
         for name, check in CHECKS.items():
             if name in names:
                 bar.set_description(f"diagnose: {name.replace('_', ' ')}")
-                findings.append(_timed(check, name, context))
+                if name in NEED_ALL and source.size < whole.size:
+                    findings.append(context.skip(name, f"A part of the observations does not tell {NEED_ALL[name]}."))
+                else:
+                    findings.append(_timed(check, name, context))
                 bar.update(1)
-    return Diagnosis(ordered(adjusted(findings, level)))
+    return Diagnosis(ordered(adjusted(findings, level)), about)
 
 
 def _require_factor(context: DiagnosisContext) -> None:

@@ -126,6 +126,8 @@ class Diagnosis:
 
     checked: tuple[Finding, ...]
     """All checks: first the ones that fired, then the fine ones, then the skipped ones."""
+    about: str = ""
+    """What was diagnosed, if it is not the model as it is."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -167,7 +169,8 @@ class Diagnosis:
         return f"{text}; {fine}" + (f", {status['skipped']} skipped" if status["skipped"] else "")
 
     def __repr__(self) -> str:
-        return "\n".join([f"Diagnosis: {self.summary}", *(repr(each) for each in self.findings)])
+        about = [self.about] if self.about else []
+        return "\n".join([f"Diagnosis: {self.summary}", *about, *(repr(each) for each in self.findings)])
 
     def _repr_html_(self) -> str:
         rows = "".join(map(_row, self.findings))
@@ -175,7 +178,8 @@ class Diagnosis:
         head = "<tr><th></th><th>finding</th><th>measured</th><th>what it means</th><th>what to try</th></tr>"
         table = f'<table style="text-align:left"><thead>{head}</thead><tbody>{rows}</tbody></table>' if rows else ""
         rest = f"<details><summary>checks that did not fire</summary><ul>{quiet}</ul></details>" if quiet else ""
-        return f"<div><p><b>Diagnosis</b>: {html.escape(self.summary)}.</p>{table}{rest}</div>"
+        about = f" {html.escape(self.about)}" if self.about else ""
+        return f"<div><p><b>Diagnosis</b>: {html.escape(self.summary)}.{about}</p>{table}{rest}</div>"
 
 
 def _row(finding: Finding) -> str:
