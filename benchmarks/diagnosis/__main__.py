@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def runs(given: argparse.Namespace) -> list[Run]:
     """Return the requested runs; all failures of a draw follow each other and share its sound fit."""
     if given.smoke:
-        return [*(Run(kind, "beam", 0) for kind in (SOUND, *SMOKE)), Run(COST, "smoke", 0)]
+        return [*(Run(kind, "beam", 0) for kind in (SOUND, *SMOKE)), Run(COST, "beam", 0)]
     seeds = given.seeds or (REPORTED if given.reported else IN_VIEW)[: given.draws or (2 if given.quick else None)]
     kinds = given.failures or KINDS
     chosen = [
@@ -73,7 +73,7 @@ def runs(given: argparse.Namespace) -> list[Run]:
         )
         if kind in kinds and (not given.problems or each.name in given.problems)
     ]
-    return chosen + [Run(COST, name, 0) for name in COST_MODELS if name != "smoke" and COST in kinds]
+    return chosen + [Run(COST, name, 0) for name in COST_MODELS if COST in kinds]
 
 
 if __name__ == "__main__":

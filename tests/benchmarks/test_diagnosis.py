@@ -1,4 +1,4 @@
-"""The benchmark of the diagnosis: truths satisfy their equations, and draws can be repeated."""
+"""The benchmark of the diagnosis: truths satisfy their equations, failures are as stated, tables count right."""
 
 import functools
 
@@ -6,7 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from benchmarks.diagnosis import report, suite
+from benchmarks.diagnosis.__main__ import main
+from benchmarks.diagnosis.planted import EXPECTED, FAILURES, OUTLIER, SOUND, counts, failure, generator
 from benchmarks.diagnosis.problems import IN_VIEW, PROBLEMS, REPORTED, TRUE, Equation, problem
+from benchmarks.uncertainty.runs import Done, Run
 from numpy.polynomial.chebyshev import Chebyshev
 
 import pilescore as ps
@@ -84,3 +88,98 @@ def test_ten_problems_of_which_three_are_anisotropic():
     assert not set(IN_VIEW) & set(REPORTED)
     with pytest.raises(ps.errors.InputError, match=r"no problem 'beem'.*windy-disk"):
         problem("beem")
+
+
+def planted(kind, name, seed=SEED):
+    """The readings of a planted failure, in deviations from the solution."""
+    drawn = instance(name)
+    model, _, fitted = failure(kind).make(drawn, None, None, generator(kind, name, seed))
+    assert fitted
+    return (model.data[0].values - drawn.exact) / drawn.noise
+
+
+def test_noise_is_as_stated():
+    sound = instance("fast-flow").errors
+    one = planted("one outlier", "fast-flow") - sound
+    assert sorted(np.round(np.abs(one[np.abs(one) > 1e-9]), 9)) == [OUTLIER]
+    tenth = planted("a tenth outliers", "fast-flow") - sound
+    moved = np.abs(tenth[np.abs(tenth) > 1e-9])
+    assert len(moved) == 15
+    assert moved.min() >= 6
+    assert moved.max() <= 10
+    uneven = np.abs(planted("heteroscedastic noise", "fast-flow") / sound)
+    assert uneven.max() / uneven.min() == pytest.approx(5, rel=0.05)
+    many = [planted("correlated noise", "fast-flow", seed) for seed in range(10)]
+    smooth = np.mean([each[:, None] * each for each in many], axis=0)
+    places = instance("fast-flow").at
+    apart = np.linalg.norm((places[:, None] - places) / np.ptp(places, axis=0), axis=-1) + 9 * np.eye(len(places))
+    near, far = (np.mean(smooth[at]) for at in (apart < 0.06, (apart > 0.8) & (apart < 2)))
+    assert near > far + 0.3
+    assert failure("a tenth outliers").make(instance("beam"), None, None, np.random.default_rng(0)) is None  # too few
+
+
+def test_noise_that_is_known_is_not_searched():
+    drawn = instance("beam")
+    model, over, _ = failure("noise ÷10").make(drawn, None, None, None)
+    assert "gamma" not in over
+    assert model.parameters["gamma"] == pytest.approx(2 * (0.1 * drawn.noise) ** 2)
+
+
+def test_one_length_for_all_directions():
+    model, over = instance("slow-growth").isotropic()
+    assert np.ndim(model.parameters["kernel.bandwidth"]) == 0
+    assert over["kernel.bandwidth"] == (0.02, 200.0)
+
+
+def outcome(part, error, *fired, planted=True, severity="warning"):
+    found = {name: {"status": "fired", "severity": severity, "value": 1.0} for name in fired}
+    found["collapsed"] = found.get("collapsed", {"status": "fine", "severity": "failure", "value": 1.0})
+    measured = {"planted": planted, "findings": found, "error": error, "sound error": 0.01, "noise": 0.05, "size": 9}
+    return Done(Run(part, "beam", 100), measured, "", 1.0)
+
+
+def test_failures_count_if_they_do_harm():
+    wrong, badly = failure("coefficient ×1.2"), failure("γ ×100")
+    assert counts(wrong, outcome(wrong.name, 0.011).measured)
+    assert counts(badly, outcome(badly.name, 0.03).measured)
+    assert not counts(badly, outcome(badly.name, 0.015).measured)  # less than twice the error
+    assert not counts(badly, {**outcome(badly.name, 0.03).measured, "noise": 0.5})  # below a tenth of the noise
+    assert not counts(failure("collapsed"), outcome("collapsed", 0.5).measured)
+    assert not counts(wrong, outcome(wrong.name, 0.5, planted=False).measured)
+    assert counts(badly, outcome(badly.name, None, "refused", severity="failure").measured)
+
+
+def test_tables_count_alarms():
+    done = [
+        outcome(SOUND, 0.01),
+        outcome(SOUND, 0.01, "outliers"),
+        outcome(SOUND, 0.01, "at_bound", severity="note"),
+        outcome("one outlier", 0.02, "outliers"),
+        outcome("one outlier", 0.02, "miscalibrated"),
+        outcome("γ ×100", 0.05),
+    ]
+    text = report.report(done)
+    assert "| **all** | 3 | 1/3 (33%) | outliers 1 | at_bound 1 |" in text
+    assert "| one outlier | 2 | 2 | 2/2 (100%) | 1/2 (50%) | 85% |" in text
+    assert "| **badly chosen** |  | 1 | 0/1 (0%) |" in text
+
+
+def test_each_kind_has_findings_that_are_right():
+    assert {each.name for each in FAILURES} == set(EXPECTED)
+
+
+def test_cases_of_the_suite_are_problems():
+    drawn = suite.problem("suite-heat").instance(SEED)
+    model, over = drawn.posed(Equation(factor=1.5), drawn.values)
+    assert model.parameters.get("rho") is None
+    assert {name.partition("[")[0] for name in over} == {"kernel.bandwidth", "gamma", "eta"}
+    assert np.std(drawn.values - drawn.exact) == pytest.approx(drawn.noise, rel=0.3)
+    assert "-0.15" in repr(model.physics[0]) or "0.15" in repr(model.physics[0])  # a conduction of 0.1, times 1.5
+
+
+@pytest.mark.slow
+def test_the_smoke_run_prints_all_tables(capsys):
+    assert main(["--smoke"]) == 0
+    printed = capsys.readouterr().out
+    for title in ("| sound model |", "| failure |", "| model | N |"):
+        assert title in printed
