@@ -1,6 +1,6 @@
 """The checks of a diagnosis. Each is a function of a `DiagnosisContext` that returns a `Finding` of the same name."""
 
-from . import agreement, equation, fit, hyperparameters, kernel, noise, numerics
+from . import agreement, equation, fit, hyperparameters, kernel, noise, numerics, roughness
 
 CHECKS = {
     check.__name__: check
@@ -10,6 +10,7 @@ CHECKS = {
         fit.over_smoothed,
         fit.under_smoothed,
         kernel.ill_suited_kernel,
+        roughness.too_smooth_kernel,
         equation.wrong_equation,
         agreement.physics_against_data,
         agreement.boundary_against_interior,

@@ -208,7 +208,7 @@ def uneven_noise(context: DiagnosisContext) -> Finding:
         "deviations are too small where errors are large. If too_smooth_kernel fires, the kernel is the cause.",
         p_value=min(1.0, 2.0 * min(p_trend, p_place)),
         along=along,
-        picture=_space(errors),
+        picture=errors_in_space(errors, context),
     )
 
 
@@ -244,7 +244,7 @@ def correlated_noise(context: DiagnosisContext) -> Finding:
         "the correlated part. Standard deviations are too small as they are.",
         p_value=tail_probability(float(largest[0]), largest[1:]),
         length=float(lengths[best]),
-        picture=_space(errors),
+        picture=errors_in_space(errors, context),
     )
 
 
@@ -281,7 +281,14 @@ def _place(point: Float[np.ndarray, " d"]) -> str:
     return f"({', '.join(f'{each:.3g}' for each in point)})"
 
 
-def _space(errors: DataErrors) -> dict[str, Any]:
-    """Return the points of data and their standardised left-out errors."""
+def errors_in_space(errors: DataErrors, context: DiagnosisContext) -> dict[str, Any]:
+    """Return the places of data and their left-out errors in predicted deviations, for a picture."""
     sizes = errors.alpha / np.sqrt(errors.precision.diagonal())
-    return {"kind": "space", "points": errors.points[:MOST_SHOWN], "sizes": sizes[:MOST_SHOWN]}
+    shown = slice(0, MOST_SHOWN)
+    return {
+        "kind": "space",
+        "axes": axis_names(context.model),
+        "points": errors.points[shown],
+        "sizes": sizes[shown],
+        "marked": np.zeros((0, errors.points.shape[1])),
+    }
