@@ -7,7 +7,12 @@ import html
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from .pictures import Chart, chart_of, draw, svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Severity = Literal["failure", "warning", "note"]
 Status = Literal["fired", "fine", "skipped"]
@@ -94,6 +99,35 @@ class Finding:
         if math.isfinite(self.threshold):
             rules.append(f"fires {'below' if self.below else 'above'} {digits(self.threshold)}")
         return f"{self.measure} {digits(self.value)}" + (f" ({', '.join(rules)})" if rules else "")
+
+    @property
+    def chart(self) -> Chart:
+        """The picture of the finding as plain data."""
+        return chart_of(self.name, self.value, self.threshold, self.measure, self.details)
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draw the finding, such as residuals over space or a profile, and return the matplotlib axes.
+
+        Parameters
+        ----------
+        axes
+            The axes to draw on; by default those of a new figure of pyplot.
+
+        Examples
+        --------
+        >>> import numpy as np, matplotlib.figure, pilescore as ps
+        >>> x = np.linspace(0, 1, 25)
+        >>> model = ps.Model(ps.RBF(0.02), data=ps.observe(ps.identity, np.sin(6 * x), at=x), gamma=1e-3)
+        >>> finding = ps.diagnose(model, checks="under_smoothed")["under_smoothed"]
+        >>> finding.plot(matplotlib.figure.Figure().add_subplot()).get_xlabel()
+        'factor of all lengths'
+        """
+        if axes is None:
+            from matplotlib import pyplot
+
+            axes = pyplot.subplots(layout="constrained")[1]
+        draw(self.chart, axes)
+        return axes
 
     def __repr__(self) -> str:
         if self.status == "skipped":
@@ -186,7 +220,8 @@ def _row(finding: Finding) -> str:
     cells = [finding.name.replace("_", " "), finding.measured, finding.meaning, finding.advice]
     style = f'style="color:{COLOURS[finding.severity]};font-weight:600;vertical-align:top"'
     texts = "".join(f'<td style="text-align:left;vertical-align:top">{html.escape(each)}</td>' for each in cells)
-    return f"<tr><td {style}>{finding.severity}</td>{texts}</tr>"
+    picture = f'<tr><td></td><td colspan="4" style="text-align:left">{svg(finding.chart)}</td></tr>'
+    return f"<tr><td {style}>{finding.severity}</td>{texts}</tr>{picture}"
 
 
 def ordered(found: list[Finding]) -> tuple[Finding, ...]:

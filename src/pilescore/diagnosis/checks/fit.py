@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from ...errors import listed
 from ..context import FEWEST_DATA, LONGER, SHORTER, DiagnosisContext, length_names
 from ..findings import LEVEL, Finding
+from .noise import data_errors, errors_in_space
 
 COLLAPSED_SHARE = 0.1
 """The smallest fraction of the data's mean square that a solution explains."""
@@ -181,7 +183,17 @@ def outliers(context: DiagnosisContext) -> Finding:
         outliers=named[:MOST_NAMED] if count else [],
         count=count,
         noise_factor=found.noise_factor,
+        picture=_with_outliers(context, suspects[shown], sizes[shown]) if count else None,
     )
+
+
+def _with_outliers(context: DiagnosisContext, rows: np.ndarray, sizes: np.ndarray) -> dict[str, Any] | None:
+    """Return a picture of left-out errors over space, with outliers."""
+    errors = data_errors(context)
+    if isinstance(errors, str):
+        return None
+    points = np.concatenate([block.centres for block in context.model.data])
+    return errors_in_space(errors, context) | {"marked": points[rows], "marked_sizes": sizes}
 
 
 def miscalibrated(context: DiagnosisContext) -> Finding:
