@@ -306,6 +306,12 @@ def counts(kind: Failure, measured: Mapping[str, Any]) -> bool:
         return False
     if kind.least_regret == 0.0 or REFUSED in measured["findings"]:
         return True
-    error, sound = measured["error"], measured["sound error"]
-    visible = error > VISIBLE * measured["noise"]
-    return bool(visible and error >= kind.least_regret * sound and error >= kind.least_error)
+    return harmful(measured, kind.least_regret) and measured["error"] >= kind.least_error
+
+
+def harmful(measured: Mapping[str, Any], regret: float = HARMFUL) -> bool:
+    """Whether the error of a model is this multiple of that of the sound fit, and can be seen beside the noise."""
+    if REFUSED in measured["findings"]:
+        return True
+    error: float = measured["error"]
+    return error > VISIBLE * measured["noise"] and error >= regret * measured["sound error"]

@@ -11,7 +11,7 @@ import numpy as np
 from ..uncertainty.runs import Done, good, table
 from . import suite
 from .measured import COST
-from .planted import BADLY_CHOSEN, EXPECTED, FAILURES, SOUND, Failure, counts
+from .planted import BADLY_CHOSEN, EXPECTED, FAILURES, SOUND, Failure, counts, harmful
 
 ALARMS = ("failure", "warning")
 """Severities that say that something is wrong."""
@@ -85,8 +85,10 @@ def failure_table(done: Sequence[Done]) -> str:
         found = sum(bool(alarms(each)) for _, each in chosen)
         right = sum(bool(EXPECTED[name] & {*alarms(each)}) for name, each in chosen)
         total = len(chosen)
-        rows.append(["**badly chosen**", "", str(total), share(found, total), share(right, total), "80%", "", ""])
-    header = ["failure", "planted", "counted", "any alarm", "right finding", "aim", "alarms", "alarms if not counted"]
+        cells = ["**badly chosen**", "", str(total), share(found, total), share(right, total), "80%", "", "", ""]
+        rows.append(cells)
+    header = ["failure", "planted", "counted", "any alarm", "right finding", "aim"]
+    header += ["any alarm if the error doubles", "alarms", "any alarm if not counted"]
     return table(header, rows)
 
 
@@ -95,6 +97,7 @@ def failure_row(kind: Failure, of: Sequence[Done], counted: Sequence[Done]) -> l
     found = [alarms(each) for each in counted]
     right = sum(bool(EXPECTED[kind.name] & {*names}) for names in found)
     others = [each for each in of if not counts(kind, each.measured)]
+    harm = [each for each in counted if harmful(each.measured)]
     return [
         kind.name,
         str(len(of)),
@@ -102,6 +105,7 @@ def failure_row(kind: Failure, of: Sequence[Done], counted: Sequence[Done]) -> l
         share(sum(map(bool, found)), len(counted)),
         share(right, len(counted)),
         "" if np.isnan(kind.aim) else f"{kind.aim:.0%}",
+        share(sum(bool(alarms(each)) for each in harm), len(harm)),
         listed(Counter(name for names in found for name in names)),
         share(sum(bool(alarms(each)) for each in others), len(others)) if others else "",
     ]
