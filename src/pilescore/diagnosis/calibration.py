@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -100,7 +100,7 @@ class Calibration:
     """The observations, as a sample of one data set."""
     draws: Sample
     whitening: Float[np.ndarray, "n N"]
-    """The scored rows of `L⁻¹`, columns in the stacked order: `n` independent standard normal numbers from all values."""
+    """The scored rows of `L⁻¹`, columns in the stacked order: values become independent standard normal ones."""
     given_alpha: Float[np.ndarray, " N"]
     """`α` of the given rows alone, in the stacked order; zero for the others."""
 
@@ -126,6 +126,14 @@ class Calibration:
             exponential distribution or lighter: nats, squares or deviations, not ratios of them.
         """
         value, null = float(np.ravel(statistic(self.observed))[0]), np.ravel(statistic(self.draws))
+        return Calibrated(value, tail_probability(value, null), float(np.median(null)))
+
+    def test_largest(self, statistics: Sequence[Statistic]) -> Calibrated:
+        """Return the largest of several statistics, each in deviations from its mean under the model."""
+        every = np.stack([np.ravel(each(self.draws)) for each in statistics])
+        mean, deviation = every.mean(axis=1), np.maximum(every.std(axis=1), 1e-300)
+        observed = np.array([float(np.ravel(each(self.observed))[0]) for each in statistics])
+        value, null = float(np.max((observed - mean) / deviation)), np.max((every.T - mean) / deviation, axis=1)
         return Calibrated(value, tail_probability(value, null), float(np.median(null)))
 
 

@@ -16,8 +16,10 @@ from ..inference import Pile, Score, WarmStart, systems_of
 from ..model import Model, eta_and_temperatures
 from ..search import Minimum, SearchSpace, Side, bounds_reached
 from .calibration import Calibrated, Calibration, Statistic, calibrate
+from .change_search import ChangeSearch, bounds_about
 from .findings import LEVEL, Finding, Severity
 from .residuals import Residuals, residuals_of, without_rows
+from .score_tests import ScoreTests
 
 FEWEST_DATA = 8
 """With fewer data, their spread is not meaningful."""
@@ -119,6 +121,21 @@ class DiagnosisContext:
     def cleaned(self) -> Residuals:
         """The residuals of the model without outliers, which would look like contradictions."""
         return residuals_of(without_rows(self.model, self.outlying)) if len(self.outlying) else self.residuals
+
+    @functools.cached_property
+    def changes(self) -> ChangeSearch:
+        """The search for changes of the physics that make the data more probable; outliers are left out."""
+        source = without_rows(self.source, self.outlying) if len(self.outlying) else self.source
+        over = bounds_about(source, self.minimum, self.space)
+        return ChangeSearch(source, self.cleaned, over, self.minimum, self.at_bounds)
+
+    @property
+    def promised_by_eta(self) -> float:
+        """The gain in nats that the slope of the score in η promises."""
+        direction = ScoreTests(self.model, self.calibration, ()).of_eta()
+        return float(direction.score(self.calibration.whitened[:, None])[0]) ** 2 / (
+            2.0 * direction.information(direction)
+        )
 
     @functools.cached_property
     def energy(self) -> float:

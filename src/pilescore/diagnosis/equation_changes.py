@@ -1,4 +1,7 @@
-"""Changes of an equation that are tried one at a time: another coefficient, one more term, another source."""
+"""Changes of the physics that are tried one at a time.
+
+In an equation another coefficient, one more term, another source; in a condition other values.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class Change:
     """One number that is fixed in an equation and might be another."""
 
     kind: str
-    """`coefficient`, `term` or `source`."""
+    """`coefficient`, `term`, `source`, or `value` of a condition."""
     label: str
     """The label of the equation."""
     number: int
@@ -66,6 +69,8 @@ class Change:
             off = f" ± {digits(error)}" if math.isfinite(error) else ""
             return f"in {self.label!r} the term {self.symbol} would be {digits(1.0 + step)}{off} times as large"
         there = f"{digits(self.unit * step)}{off}"
+        if self.kind == "value":
+            return f"the values imposed by {self.label!r} would be larger{self.symbol} by {there}"
         if self.kind == "source":
             return f"the imposed values of {self.label!r} would be larger by {there}"
         return f"{self.label!r} would have the term {there} {self.symbol} besides"
@@ -88,20 +93,55 @@ def equation_changes(source: Model, residuals: Residuals) -> list[Change]:
     return changes
 
 
+def condition_changes(source: Model, residuals: Residuals) -> list[Change]:
+    """Return changes of the values that conditions impose.
+
+    They are a constant, a slope along each axis, and a constant on one face of several.
+    """
+    changes = []
+    data = source.values[residuals.data]
+    size = float(np.std(data)) or float(np.sqrt(np.mean(data**2))) or 1.0
+    for number, block in enumerate(source.blocks):
+        if block_kind(block, source) != "conditions":
+            continue
+        unit = size * float(
+            np.sqrt(np.mean(residuals.prior[source.rows[number]]) / np.mean(residuals.prior[residuals.data]))
+        )
+        for name, shape in _shapes(block, source.names):
+            label, values = source.labels[number], unit * shape
+            changes.append(Change("value", label, number, unit, None, name, None, values, None, TERM_BOUNDS))
+    return changes
+
+
+def _shapes(block: Observation, names: tuple[str, ...]) -> Iterator[tuple[str, Float[np.ndarray, " n"]]]:
+    """Iterate over functions on the nodes of a condition, of size one, with their names."""
+    yield "", np.ones(block.size)
+    centres = block.centres
+    axes = names or tuple(f"x{i}" for i in range(block.dimension))
+    for axis, name in enumerate(axes):
+        place = centres[:, axis]
+        if np.ptp(place) > 0 and block.size > 2:
+            yield f" at the end of {name}", 2.0 * (place - place.min()) / np.ptp(place) - 1.0
+        for end in (place.min(), place.max()):
+            on_face = np.isclose(place, end, rtol=0.0, atol=1e-9 * (np.ptp(centres) or 1.0))
+            if 1 < on_face.sum() < block.size:
+                yield f" at {name} = {end:.4g}", on_face.astype(float)
+
+
 def _changes_of(
     source: Model, number: int, block: Observation, linear: Observation, residuals: Residuals
 ) -> Iterator[Change]:
     label, operator = source.labels[number], block.operator
-    table = np.asarray(linear.coefficients)
-    terms = [row * residuals.mean_of(alpha, linear) for row, alpha in zip(table, linear.indices, strict=True)]
+    coefficients = np.asarray(linear.coefficients)
+    terms = [row * residuals.mean_of(alpha, linear) for row, alpha in zip(coefficients, linear.indices, strict=True)]
     size = math.sqrt(max(float(np.mean(np.square(terms).sum(axis=0) + block.values**2)), 1e-300))
     if isinstance(operator, Nonlinear):
         yield from _nonlinear_changes(operator, number, block, linear, label, residuals)
     else:
         parts = _parts(operator)
         tables = [np.asarray(part.coefficients(block.points)) for part in parts]
-        ones = [residuals.mean_of(block.indices[_place(operator, part)], block) for part in parts]
-        for i in _free_parts(block, parts, [table * one for table, one in zip(tables, ones, strict=True)]):
+        means = [residuals.mean_of(part.indices(block.dimension)[0], block) for part in parts]
+        for i in _free_parts(block, parts, [table * mean for table, mean in zip(tables, means, strict=True)]):
             yield _coefficient(block, parts[i], tables[i], number, label)
     present = {*linear.indices}
     for alpha in _candidates(block.dimension):
@@ -123,10 +163,6 @@ def _parts(operator: Operator) -> list[Operator]:
         for alpha, coefficient in operator.terms
         for product in coefficient
     ]
-
-
-def _place(operator: Operator, part: Operator) -> int:
-    return [alpha for alpha, _ in operator.terms].index(part.terms[0][0])
 
 
 def _free_parts(block: Observation, parts: list[Operator], sizes: list[np.ndarray]) -> list[int]:

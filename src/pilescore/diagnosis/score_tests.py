@@ -134,6 +134,11 @@ class ScoreTests:
         whitened = self.calibration.whitening[:, self.model.rows[number]] @ values
         return dataclasses.replace(direction, vector=direction.vector - whitened)
 
+    def of_eta(self) -> Direction:
+        """Return the direction of the logarithm of η."""
+        noise = self._of_noise(None)  # η dC/dη = C − S, and V C Vᵀ = 1, V C β = 0
+        return Direction(np.eye(len(noise.vector)) - noise.matrix, -noise.vector)
+
     def _of_operators(self, changes: dict[int, Observation]) -> Direction:
         V, beta = self.calibration.whitening, self.calibration.given_alpha
         matrix, vector = np.zeros((len(V), len(V))), np.zeros(len(V))
@@ -170,14 +175,14 @@ class ScoreTests:
         kernel = {path: i for i, path in enumerate(kernel_paths(model))}
         known: dict[str, list[Direction]] = {}
         for name, (base, index) in zip(names, bases, strict=True):
-            if name == "eta":  # η dC/dη = C − S, and V C Vᵀ = 1, V C β = 0
-                noise = self._of_noise(None)
-                yield Direction(np.eye(len(noise.vector)) - noise.matrix, -noise.vector)
+            if name == "eta":
+                yield self.of_eta()
             elif name in model.temperature_names:
                 parts = [
                     self._of_noise(model.rows[i]) for i, each in enumerate(model.temperature_names) if each == name
                 ]
-                yield Direction(sum(part.matrix for part in parts), sum(part.vector for part in parts))
+                matrix = np.sum([part.matrix for part in parts], axis=0)
+                yield Direction(matrix, np.sum([part.vector for part in parts], axis=0))
             elif paths[base][0] in kernel:
                 if base not in known:
                     leaf = kernel[paths[base][0]]
