@@ -6,8 +6,11 @@ import math
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
+from scipy.special import chdtrc
 
 from ...errors import listed
+from ..calibration import Sample
 from ..context import FEWEST_DATA, LONGER, SHORTER, DiagnosisContext, length_names
 from ..findings import LEVEL, Finding
 from .noise import data_errors, errors_in_space
@@ -136,6 +139,8 @@ def _smoothing(context: DiagnosisContext, name: str, factors: tuple[float, ...],
         f"energy in the logarithm of the lengths is {slope:+.3g}).",
         f"{better} lengths: ps.minimize(model, over={{'{names[0]}': (low, high), …}}).",
         threshold=SMOOTHING_NATS,
+        # Twice the gain by one more free number follows a χ² distribution with one degree of freedom.
+        p_value=float(chdtrc(1.0, 2.0 * max(profile[best], 0.0))),
         slope=slope,
         profile=profile,
     )
@@ -203,10 +208,7 @@ def miscalibrated(context: DiagnosisContext) -> Finding:
         return context.skip("miscalibrated", f"There are fewer than {FEWEST_DATA} data.")
     coverage = {level: float(np.mean(scaled <= width)) for level, width in INTERVALS.items()}
     excess = {level: share - level / 100 for level, share in coverage.items()}
-    # Three binomial standard deviations: differences below are likely by chance.
-    chance = {level: 3.0 * math.sqrt(level / 100 * (1 - level / 100) / len(scaled)) for level in INTERVALS}
-    worst = max(excess, key=lambda level: abs(excess[level]) if abs(excess[level]) > chance[level] else -1.0)
-    fires = abs(excess[worst]) > max(COVERAGE_ERROR, chance[worst])
+    worst = max(excess, key=lambda level: abs(excess[level]) / _chance(level, len(scaled)))
     size = float(np.sqrt(np.mean(scaled**2)))
     if not size > 0:
         return context.skip("miscalibrated", "All data are predicted without any error.")
@@ -217,13 +219,24 @@ def miscalibrated(context: DiagnosisContext) -> Finding:
         "warning",
         "the error of the coverage of intervals of left-out data is",
         f"Predicted deviations are {side}: {worst}% intervals contain {100 * coverage[worst]:.0f}% of left-out data, "
-        f"whose errors are {size:.2g} predicted deviations."
-        if fires
-        else "But with so few data this can happen by chance.",
+        f"whose errors are {size:.2g} predicted deviations.",
         f"let ps.minimize choose gamma{' (it is too small)' if excess[worst] < 0 else ''} and eta, or multiply "
         f"deviations by {size:.2g}.",
         threshold=COVERAGE_ERROR,
-        fires=fires,
+        p_value=context.test(coverage_error).p_value,
         coverage=coverage,
         rms=size,
     )
+
+
+def coverage_error(sample: Sample) -> Float[np.ndarray, " B"]:
+    """Return the largest error of the coverage of intervals for each data set, in deviations of independent data."""
+    scaled = np.abs(sample.scaled[sample.data])
+    errors = [np.mean(scaled <= width, axis=0) - level / 100 for level, width in INTERVALS.items()]
+    chances = [_chance(level, len(scaled)) for level in INTERVALS]
+    return np.asarray(np.max([np.abs(each) / chance for each, chance in zip(errors, chances, strict=True)], axis=0))
+
+
+def _chance(level: int, count: int) -> float:
+    """Return the standard deviation of the coverage of an interval by independent data."""
+    return math.sqrt(level / 100 * (1 - level / 100) / count)

@@ -20,6 +20,9 @@ from .noise import PLACE_FRACTION, SMALLEST_PLACE, data_errors, errors_in_space
 LENGTHS, NOISES = (1.0, 2.0, 4.0), (1.0, 0.1)
 """Factors of lengths and of γ with rougher kernels, whose lengths are longer and which fit more of the data."""
 
+MORE_NOISE = (10.0, 100.0)
+"""Factors of γ with the present kernel: a rough solution may be noise."""
+
 ROUGH_NATS = 3.0
 """The nats gained by a rougher kernel that matter."""
 
@@ -74,7 +77,8 @@ def too_smooth_kernel(context: DiagnosisContext) -> Finding:
         return free_energy(changed.replace(values), score, context.warm_start)
 
     # The present kernel may gain as much by other lengths or another noise.
-    others = [energy(model, scale, factor) for scale in (0.5, *scales) for factor in factors]
+    more = MORE_NOISE if noise else ()
+    others = [energy(model, scale, factor) for scale in (0.5, *scales) for factor in (*factors, *more)]
     present = min(context.energy, *others)
     gains: dict[tuple[float, float, float], float] = {}
     for nu in orders:
