@@ -211,15 +211,15 @@ def _other_kernels(model: Model) -> Iterator[tuple[str, Kernel, dict[str, tuple[
         yield "a length for each axis", dataclasses.replace(kernel, bandwidth=each), bounds
 
 
-def p_value_of_gain(gain: float, freedom: float) -> float:
-    """Return the probability that one more number gains this many nats if it should not be there.
+def p_value_of_gain(gain: float, freedom: float, count: int = 1) -> float:
+    """Return the probability that some more numbers gain this many nats if they should not be there.
 
-    Twice the gain follows a `χ²` distribution. Where the noise is estimated from few data, `n` of them free, it is
-    `n log(1 + F/n)` instead, with `F` from an F distribution.
+    Twice the gain by `k` numbers follows a `χ²` distribution. Where the noise is estimated from few data, `n` of them
+    free, it is `n log(1 + kF/n)` instead, with `F` from an F distribution.
     """
     if not gain > 0:
         return 1.0
-    return float(fdtrc(1.0, freedom, freedom * math.expm1(min(2.0 * gain / freedom, 500.0))))
+    return float(fdtrc(float(count), freedom, freedom / count * math.expm1(min(2.0 * gain / freedom, 500.0))))
 
 
 def residual_freedom(residuals: Residuals) -> float:

@@ -129,6 +129,13 @@ class DiagnosisContext:
         over = bounds_about(source, self.minimum, self.space)
         return ChangeSearch(source, self.cleaned, over, self.minimum, self.at_bounds)
 
+    @functools.cached_property
+    def predicted_share(self) -> float:
+        """The fraction of the variance of the data that their left-out predictions explain."""
+        errors = self.residuals.left_out[self.residuals.data]
+        values = self.model.values[self.residuals.data]
+        return 1.0 - float(np.mean(errors**2)) / (float(np.var(values)) or 1.0)
+
     @property
     def promised_by_eta(self) -> float:
         """The gain in nats that the slope of the score in η promises."""

@@ -12,7 +12,7 @@ with the Fisher information `½ tr(B_i B_j) + b_iᵀb_j`. Nothing is factored ag
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -113,6 +113,26 @@ class ScoreTests:
         if not left > SMALLEST_INFORMATION * whole:
             return ScoreTest(direction, 0.0, -factors)
         return ScoreTest(direction.minus(self.others, factors), left, -factors)
+
+    def joint(self, names: Iterable[Sequence[str]]) -> tuple[float, Float[np.ndarray, " k"]]:
+        """Return the nats that several hyperparameters promise together, and the step that promises most.
+
+        Parameters
+        ----------
+        names
+            The names of the hyperparameters; several lists if others change with them by as much.
+        """
+        groups = zip(*[list(self._hyperparameters(each)) for each in names], strict=True)
+        directions = [
+            Direction(np.sum([one.matrix for one in group], axis=0), np.sum([one.vector for one in group], axis=0))
+            for group in groups
+        ]
+        tests = [self.test(direction) for direction in directions]
+        rest = [test.direction for test in tests]
+        table = np.array([[first.information(second) for second in rest] for first in rest])
+        slopes = np.array([each.score(self.calibration.whitened[:, None])[0] for each in rest])
+        step = np.linalg.pinv(table, rcond=SMALLEST_INFORMATION, hermitian=True) @ slopes
+        return 0.5 * float(slopes @ step), step
 
     def of_block(
         self, number: int, operator: Observation | None = None, values: Float[np.ndarray, " n"] | None = None
