@@ -263,9 +263,9 @@ BADLY_CHOSEN = ("lengths ÷4", "lengths ×4", "η ×10⁻⁴", "γ ×100", "over
 REFUSED = "refused"
 """The name of an error of the library, which a user cannot miss."""
 
-_EQUATION = {"wrong_equation", "physics_against_data", "boundary_against_interior", REFUSED}
+_EQUATION = {"wrong_equation", "physics_against_data", "boundary_against_interior", "physics_fit", REFUSED}
 _LENGTHS = {"over_smoothed", "under_smoothed", "ill_suited_kernel"}
-_NOISE = {"miscalibrated", "physics_against_data", "overfit", "over_smoothed", "under_smoothed"}
+_NOISE = {"noise_level", "miscalibrated", "overfit", "over_smoothed", "under_smoothed"}
 
 EXPECTED: Mapping[str, set[str]] = {
     "coefficient ×1.2": _EQUATION,
@@ -274,18 +274,18 @@ EXPECTED: Mapping[str, set[str]] = {
     "wrong boundary value": _EQUATION,
     "isotropic kernel": {"ill_suited_kernel"},
     "one outlier": {"outliers"},
-    "a tenth outliers": {"outliers", "miscalibrated"},
+    "a tenth outliers": {"outliers", "non_gaussian_noise", "miscalibrated"},
     "noise ×10": _NOISE,
     "noise ÷10": _NOISE,
-    "correlated noise": {"miscalibrated", "physics_against_data"},
-    "heteroscedastic noise": {"miscalibrated"},
-    "heavy-tailed noise": {"outliers", "miscalibrated"},
+    "correlated noise": {"correlated_noise", "miscalibrated", "physics_against_data"},
+    "heteroscedastic noise": {"uneven_noise", "miscalibrated"},
+    "heavy-tailed noise": {"non_gaussian_noise", "outliers", "miscalibrated"},
     "lengths ÷4": _LENGTHS | {"overfit", "unresolved_quadrature"},
     "lengths ×4": _LENGTHS | {"ill_conditioned", REFUSED},
-    "η ×10⁻⁴": {"collapsed", "over_smoothed", "under_smoothed"},
-    "γ ×100": {"collapsed", "over_smoothed", "under_smoothed", "miscalibrated"},
+    "η ×10⁻⁴": {"prior_scale", "collapsed", "over_smoothed", "under_smoothed"},
+    "γ ×100": {"noise_level", "collapsed", "over_smoothed", "under_smoothed", "miscalibrated"},
     "overfit": _LENGTHS | {"overfit", "miscalibrated"},
-    "collapsed": {"collapsed"},
+    "collapsed": {"collapsed", "prior_scale"},
 }
 """The findings that are right for each kind. Runs store all findings: a change here needs no new runs."""
 
