@@ -83,7 +83,7 @@ def smooth_parts(residuals: Residuals, group: str) -> list[Statistic]:
     centres = np.concatenate([block.centres for block in residuals.model.blocks])[rows]
     block, deviation = residuals.block[rows], np.sqrt(residuals.noise[rows])
     extent = np.where(np.ptp(centres, axis=0) > 0, np.ptp(centres, axis=0), 1.0)
-    statistics = []
+    statistics: list[Statistic] = []
     for length in DIFFERENCE_LENGTHS:
         apart = (centres[:, None] - centres) / (length * extent)
         kernel = np.exp(-0.5 * (apart**2).sum(axis=-1)) * (block[:, None] == block)
