@@ -30,7 +30,7 @@ def test_deletions_are_those_of_refactorisations():
     _, known, noise = smooth(count)
     B = known + np.diag(noise)
     e = np.random.default_rng(1).standard_normal((3, count)) * np.sqrt(B.diagonal())
-    found = delete_worst(np.linalg.inv(B), np.linalg.solve(B, e.T).T, most)
+    found = delete_worst(np.linalg.inv(B), np.linalg.solve(B, e.T).T, noise, most)
     for j in range(3):
         left = list(range(count))
         everything = e[j] @ np.linalg.solve(B, e[j])
@@ -41,16 +41,25 @@ def test_deletions_are_those_of_refactorisations():
             row = left[worst]
             assert found.rows[j, step] == row
             left.remove(row)
-            rest = e[j][left] @ np.linalg.solve(B[np.ix_(left, left)], e[j][left])
-            size = abs(scores[worst]) / np.sqrt(rest / len(left))
+            rest = np.linalg.inv(B[np.ix_(left, left)])
+            fitted = noise[left] * (rest @ e[j][left])  # residuals of the posterior mean
+            freedom = noise[left] @ rest.diagonal()
+            variance = np.sum(fitted**2 / noise[left]) / freedom
+            size = abs(scores[worst]) / np.sqrt(variance)
             assert found.sizes[j, step] == pytest.approx(size, rel=1e-8)
-            level = 2 * (len(left) + 1) * scipy.stats.t.sf(size, len(left))
+            level = 2 * (len(left) + 1) * scipy.stats.t.sf(size, freedom)
             assert found.levels[j, step] == pytest.approx(min(level, 1.0), rel=1e-6)
-            k = step + 1
-            tail = scipy.stats.f.sf((everything - rest) / rest * len(left) / k, k, len(left))
-            weight = SINGLE if k == 1 else (1 - SINGLE) / (most - 1)
-            joint = tail * scipy.special.comb(count, k) / weight
+            k, dropped = step + 1, everything - e[j][left] @ rest @ e[j][left]
+            tail = scipy.stats.f.sf(dropped / k / variance, k, freedom)
+            joint = tail * scipy.special.comb(count, k) / SINGLE
             assert found.joint_levels[j, step] == pytest.approx(min(joint, 1.0), rel=1e-6)
+
+
+def test_the_scale_of_the_prior_does_not_hide_an_outlier():
+    errors, known, noise = smooth(30, seed=8)
+    errors[13] += 8 * np.sqrt(noise[13])
+    narrow = 0.1 * known  # the unknown is three times as large as the prior expects
+    assert search_outliers(errors, narrow + np.diag(noise), noise).outliers(0.05).tolist() == [13]
 
 
 @pytest.mark.parametrize("count", [12, 40])
@@ -58,9 +67,9 @@ def test_false_alarms_are_as_rare_as_the_level(count):
     _, known, noise = smooth(count)
     B = known + np.diag(noise)
     draws = np.random.default_rng(2).standard_normal((20_000, count)) @ np.linalg.cholesky(B).T
-    p = delete_worst(np.linalg.inv(B), np.linalg.solve(B, draws.T).T, most_deleted(count)).p_values
+    p = delete_worst(np.linalg.inv(B), np.linalg.solve(B, draws.T).T, noise, most_deleted(count)).p_values
     for level in (0.05, 0.01):
-        assert 0.6 * level < np.mean(p <= level) < 1.15 * level
+        assert 0.4 * level < np.mean(p <= level) < 1.15 * level
 
 
 def test_outliers_that_hide_each_other():
@@ -74,7 +83,7 @@ def test_outliers_that_hide_each_other():
     assert set(found.outliers(0.05)) == {*hidden}
     assert found.p_value < 1e-6
     assert found.noise_factor * factor == pytest.approx(1.0, rel=0.4)  # the noise without them
-    single = delete_worst(np.linalg.inv(known + factor * np.diag(noise)), np.zeros((1, 60)) + 0.1, 3)
+    single = delete_worst(np.linalg.inv(known + factor * np.diag(noise)), np.zeros((1, 60)) + 0.1, noise, 3)
     assert single.p_values[0] == 1.0
 
 
@@ -128,4 +137,4 @@ def test_the_variance_without_the_largest():
 
 def test_too_many_deletions():
     with pytest.raises(InputError, match="most"):
-        delete_worst(np.eye(4), np.ones((1, 4)), 3)
+        delete_worst(np.eye(4), np.ones((1, 4)), np.ones(4), 3)

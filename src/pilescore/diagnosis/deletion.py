@@ -25,7 +25,7 @@ ROUNDS = 3
 """How often the noise is estimated without suspected data; it hardly changes after two."""
 
 SINGLE = 0.8
-"""The fraction of the false alarms that is given to single outliers; the others share the rest."""
+"""The fraction of the false alarms that is given to single outliers."""
 
 LEAST = 1e-300
 """The smallest level."""
@@ -65,16 +65,20 @@ def most_deleted(count: int) -> int:
 
 
 def delete_worst(
-    precision: Float[np.ndarray, "n n"], alpha: Float[np.ndarray, "m n"], most: int, lost: float = 0.0
+    precision: Float[np.ndarray, "n n"],
+    alpha: Float[np.ndarray, "m n"],
+    noise: Float[np.ndarray, " n"],
+    most: int,
 ) -> Deletions:
     """Delete the datum with the largest left-out error, then the next, with exact updates.
 
     For data with covariance `B`, the left-out error of datum `i` in deviations is `z_i = α_i / √P_ii`, where `P = B⁻¹`
     and `α = P e`. Without datum `i` the sum of squares `eᵀP e` is smaller by `z_i²`, and `P` and `α` change by a
-    rank-one update. If `B` is known up to a factor, `z_i / √((eᵀPe − z_i²)/(n−1))` has a Student distribution with
-    `n − 1` degrees of freedom: the noise level is estimated without the datum itself. For `k` deleted data the ratio of
-    mean squares has an F distribution with `k` and `n − k` degrees. Both levels are multiplied by the number of data,
-    or of sets of `k` data, that might have been the worst.
+    rank-one update. The noise level is estimated without the datum, from the residuals `Sα` of the others: their sum of
+    squares in deviations of the noise has the expectation `ν = Σ s_i P_ii`, the degrees of freedom that the unknown
+    leaves to the noise. With `k` data deleted, the ratio of mean squares is compared with an F distribution with `k`
+    and `ν` degrees, and that of one datum with a Student distribution. Both are exact if the unknown is known. The
+    levels are multiplied by the number of data, or of sets of `k` data, that might have been the worst.
 
     Parameters
     ----------
@@ -82,10 +86,10 @@ def delete_worst(
         `P`, the inverse of the covariance of the data given everything else.
     alpha
         `α` of one or more data sets.
+    noise
+        The noise variances `s` in `B`, correct up to a factor.
     most
         The number of deletions.
-    lost
-        Degrees of freedom that do not tell the noise level, because the unknown fits them.
 
     Examples
     --------
@@ -93,7 +97,7 @@ def delete_worst(
     >>> from pilescore.diagnosis.deletion import delete_worst
     >>> errors = np.random.default_rng(0).standard_normal(30)
     >>> errors[[4, 9, 20]] = 9.0, 8.5, -9.5  # each hides the others
-    >>> found = delete_worst(np.eye(30), errors[None], most=6)
+    >>> found = delete_worst(np.eye(30), errors[None], np.ones(30), most=6)
     >>> sorted(found.rows[0, : found.count(0.01)[0]].tolist())
     [4, 9, 20]
     """
@@ -101,37 +105,35 @@ def delete_worst(
     require(0 < most <= n - 2, "most", most, f"at least 1 and at most {n - 2}")
     each = np.arange(m)
     alpha, diagonal = alpha.copy(), np.tile(precision.diagonal(), (m, 1))
-    # B α = e. The product eᵀPe = αᵀBα comes from a factor of P, without B.
-    squares = np.sum(np.linalg.solve(np.linalg.cholesky(precision), alpha.T) ** 2, axis=0)
     # The columns of P without deleted rows are those of P minus a product of k vectors: no n² entries per data set.
     removed = np.zeros((m, most, n))
     rows = np.zeros((m, most), dtype=int)
     sizes, levels, joint = (np.zeros((m, most)) for _ in range(3))
-    total = squares
-    left = np.ones((m, n), dtype=bool)
+    dropped, left = np.zeros(m), np.ones((m, n), dtype=bool)
     for step in range(most):
         scores = np.where(left, alpha**2 / np.where(left, diagonal, 1.0), -1.0)
         worst = np.argmax(scores, axis=1)
-        largest, count = scores[each, worst], n - step
-        freedom = max(count - 1.0 - lost, 1.0)
-        rest = np.maximum(squares - largest, 0.0)
-        size = np.sqrt(np.divide((count - 1) * largest, rest, out=np.full(m, np.inf), where=rest > 0))
-        size = np.where(largest > 0, size, 0.0)
-        rows[:, step], sizes[:, step] = worst, size
-        levels[:, step] = np.clip(2.0 * count * stdtr(freedom, -size), LEAST, 1.0)
-        k, ratio = step + 1, np.divide(total - rest, rest, out=np.full(m, np.inf), where=rest > 0)
-        tail = fdtrc(k, freedom, ratio * (count - 1) / k)
-        sets = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
-        # A union bound over the number of outliers, which gives most of its weight to one.
-        weight = math.log(SINGLE if k == 1 else (1.0 - SINGLE) / (most - 1))
-        joint[:, step] = np.exp(np.clip(np.log(np.maximum(tail, LEAST)) + sets - weight, math.log(LEAST), 0.0))
+        largest, k = scores[each, worst], step + 1
         column = precision[worst] - np.einsum("mkn,mk->mn", removed[:, :step], removed[each, :step, worst])
         pivot = diagonal[each, worst]
         alpha -= column * (alpha[each, worst] / pivot)[:, None]
         removed[:, step] = column / np.sqrt(pivot)[:, None]
         diagonal -= removed[:, step] ** 2
         left[each, worst] = False
-        squares = rest
+        dropped += largest
+        freedom = np.maximum(np.sum(noise * np.where(left, diagonal, 0.0), axis=1), 1.0)
+        variance = np.sum(noise * np.where(left, alpha, 0.0) ** 2, axis=1) / freedom
+        size = np.sqrt(np.divide(largest, variance, out=np.full(m, np.inf), where=variance > 0))
+        size = np.where(largest > 0, size, 0.0)
+        rows[:, step], sizes[:, step] = worst, size
+        levels[:, step] = np.clip(2.0 * (n - step) * stdtr(freedom, -size), LEAST, 1.0)
+        ratio = np.divide(dropped / k, variance, out=np.full(m, np.inf), where=variance > 0)
+        tail = fdtrc(k, freedom, np.where(dropped > 0, ratio, 0.0))
+        sets = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+        # Sets of several data overlap, so that the bound on any of them is far from sharp: their false alarms fit into
+        # the rest of those of single outliers.
+        logs = np.log(np.maximum(tail, LEAST)) + sets - math.log(SINGLE)
+        joint[:, step] = np.exp(np.clip(logs, math.log(LEAST), 0.0))
     return Deletions(rows, sizes, levels, joint)
 
 
@@ -252,8 +254,7 @@ def search_outliers(
         precision = np.linalg.inv(known + factor * np.diag(noise))
         precision = 0.5 * (precision + precision.T)
         alpha = precision @ errors
-        lost = max(count - factor * float(noise @ precision.diagonal()), 0.0)  # the trace of B₀P
-        found = delete_worst(precision, alpha[None], most, lost)
+        found = delete_worst(precision, alpha[None], factor * noise, most)
         rows, sizes, levels, joint = (each[0] for each in (found.rows, found.sizes, found.levels, found.joint_levels))
         return OutlierSearch(rows, sizes, levels, joint, float(joint.min()), factor, precision, alpha)
 

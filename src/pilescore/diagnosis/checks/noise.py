@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from ...errors import PilescoreError
+from ...search import RunOptions, Steps
 from ..calibration import DRAWS, SEED, tail_probability
-from ..context import FEWEST_DATA, DiagnosisContext, free_energy, length_names
+from ..change_search import SEARCH, bounds_about, p_value_of_gain, residual_freedom
+from ..context import FEWEST_DATA, DiagnosisContext, free_energy
 from ..deletion import noise_factor, noise_gains
 from ..findings import Finding
 from ..left_out import (
@@ -23,10 +27,10 @@ from ..left_out import (
     standardised,
     variance_scores,
 )
-from ..residuals import axis_names
+from ..residuals import axis_names, without_rows
 
-OTHER_NOISE, OTHER_LENGTHS = (1e-4, 1e-2, 0.1, 10.0, 100.0, 1e4), (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Factors of γ and of all lengths at which the evidence is compared with that of the model."""
+OTHER_NOISE = (0.01, 100.0)
+"""Factors of a stated γ from which a better one is searched."""
 
 CORRELATION_LENGTHS = (1.0, 3.0, 10.0)
 """Lengths of correlated noise in median distances to the nearest neighbour."""
@@ -107,11 +111,11 @@ def noise_level(context: DiagnosisContext) -> Finding:
     if not stated:
         return context.skip(name, "The noise of the data was not stated: the evidence has chosen it.")
     results = [_level(context, errors, each, labels) for each in stated]
-    p_value, which, factor, nats, lengths = min(results)
+    p_value, which, factor, nats, anew = min(results)
     gamma = context.temperatures[which]
     side = "larger" if factor > 1 else "smaller"
     size = math.sqrt(max(factor, 1 / factor))
-    longer = "" if lengths == 1 else f", with lengths × {lengths:g},"
+    longer = ", with all that was chosen chosen again," if math.isnan(anew) else ""
     return context.finding(
         name,
         math.sqrt(factor),
@@ -124,7 +128,6 @@ def noise_level(context: DiagnosisContext) -> Finding:
         p_value=min(1.0, len(results) * p_value),
         nats=nats,
         factor=factor,
-        lengths=lengths,
         stated=which,
     )
 
@@ -132,7 +135,7 @@ def noise_level(context: DiagnosisContext) -> Finding:
 def _level(
     context: DiagnosisContext, errors: DataErrors, name: str, labels: np.ndarray
 ) -> tuple[float, str, float, float, float]:
-    """Return the p-value of one stated noise, its name, the better factor, the nats gained, and factors of lengths."""
+    """Return the p-value of one stated noise, its name, the better factor, the nats gained, and NaN if all is new."""
     kept = np.flatnonzero(labels[errors.block] == name)
     best = (1.0, name, 1.0, 0.0, 1.0)
     if len(kept) >= FEWEST_DATA:
@@ -144,21 +147,31 @@ def _level(
         stated = np.linalg.cholesky(known + np.diag(some.noise))
         drawn = np.random.default_rng(SEED).standard_normal((DRAWS, len(kept))) @ stated.T
         best = min(best, (tail_probability(nats, noise_gains(drawn, known, some.noise)), name, factor, nats, 1.0))
-    # Where lengths were chosen with a wrong noise, they have to change with it.
-    model, score = context.cleaned.model, context.score
-    if len(model.data) < len(labels):  # names of blocks have changed
-        model = context.model
-    present, gamma = free_energy(model, score), context.temperatures[name]
-    lengths = {each: np.asarray(model.parameters[each]) for each in length_names(model)}
-    scales = [1.0] if not lengths else [scale for scale in OTHER_LENGTHS if context.was_searched(next(iter(lengths)))]
+    found = _chosen_anew(context, name)
+    return min(best, found) if found is not None else best
+
+
+def _chosen_anew(context: DiagnosisContext, name: str) -> tuple[float, str, float, float, float] | None:
+    """Return the same for a search over this noise and all that was chosen: it was chosen with the stated noise."""
+    if context.space is None and context.minimum is None:
+        return None
+    model, score, gamma = context.source, context.score, context.temperatures[name]
+    if len(context.outlying) and len(context.cleaned.model.data) == len(model.data):  # names of blocks are the same
+        model = without_rows(model, context.outlying)
+    over = bounds_about(model, context.minimum, context.space) | {name: (1e-6 * gamma, 1e6 * gamma)}
+    ties = None if context.minimum is None else context.minimum.ties
+    steps, best = Steps(over, ties, score, SEARCH, RunOptions(progress=False)), None
+    present = free_energy(model, score, context.warm_start)
     for factor in OTHER_NOISE:
-        for scale in scales or [1.0]:
-            changed = {each: scale * value for each, value in lengths.items()} | {name: factor * gamma}
-            nats = present - free_energy(model.replace(changed), score)
-            # A likelihood ratio above e^g has at most the probability e^−g, whatever the alternative.
-            tried = len(OTHER_NOISE) * max(len(scales), 1)
-            best = min(best, (min(1.0, tried * math.exp(-max(nats, 0.0))), name, factor, nats, scale))
-    return (min(1.0, 2.0 * best[0]), *best[1:])
+        with contextlib.suppress(PilescoreError):
+            ended = steps.descend(model, [{name: factor * gamma}])
+            if best is None or ended.pile.free_energy < best.pile.free_energy:
+                best = ended
+    if best is None or not math.isfinite(present):
+        return None
+    gain = present - float(best.pile.free_energy)
+    found = float(best.model.parameters[name]) / gamma
+    return (p_value_of_gain(gain, residual_freedom(context.cleaned)), name, found, max(gain, 0.0), math.nan)
 
 
 def uneven_noise(context: DiagnosisContext) -> Finding:
