@@ -27,6 +27,9 @@ PROMISING_NATS = 2.0
 MOST_SEARCHED = 3
 """The largest number of changes of equations that are searched, and of changes of conditions."""
 
+CLOSE_NATS = 2.0
+"""Changes whose gains differ by less, in nats, explain the data equally well."""
+
 DOUBTFUL = 0.05
 """Other kernels are tried only if the p-value of a change is below this."""
 
@@ -131,7 +134,11 @@ class ChangeSearch:
         promised = [(float(test.nats(whitened)[0]), i) for i, (_, test) in enumerate(self.tests[kind])]
         chosen = [i for nats, i in sorted(promised, reverse=True)[:MOST_SEARCHED] if nats >= PROMISING_NATS]
         tried = [self._tried(kind, *self.tests[kind][i]) for i in chosen]
-        best = max((each for each in tried if each is not None), key=lambda each: each.gain, default=None)
+        known = [each for each in tried if each is not None]
+        most = max((each.gain for each in known), default=0.0)
+        # Another coefficient is a simpler explanation than another term.
+        close = [each for each in known if each.gain > most - CLOSE_NATS or each.gain == most]
+        best = max(close, key=lambda each: (each.change.kind == "coefficient", each.gain), default=None)
         return None if best is None else self._settled(best)
 
     def _tried(self, kind: str, change: Change, test: ScoreTest) -> Tried | None:

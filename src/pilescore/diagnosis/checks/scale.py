@@ -18,8 +18,11 @@ PROMISING_NATS = 2.0
 FARTHEST = 10.0
 """How far from one the fit may be before another η is tried."""
 
-LOG_FACTORS = np.linspace(-14.0, 14.0, 15)
-"""The logarithms of factors of η that are tried."""
+LOG_FACTORS = np.linspace(-32.0, 32.0, 17)
+"""The logarithms of factors of η that are tried first."""
+
+FINER_STEPS = (2.0, 1.0, 0.5)
+"""The steps of further trials about the best one."""
 
 SCALE_NATS = 3.0
 """The gain by another η that matters, in nats."""
@@ -42,7 +45,10 @@ def prior_scale(context: DiagnosisContext) -> Finding:
         # With hardly any noise the best η is η times the fit.
         tried = [*LOG_FACTORS, math.log(max(fit, 1e-30))] if far else LOG_FACTORS
         gains |= {float(u): context.energy - context.energy_with({"eta": eta * math.exp(u)}) for u in tried}
-        gains |= {float(u): context.energy - context.energy_with({"eta": eta * math.exp(u)}) for u in _near(gains)}
+        for step in FINER_STEPS:
+            middle = max(gains, key=lambda u: gains[u])
+            near = (middle - step, middle + step)
+            gains |= {u: context.energy - context.energy_with({"eta": eta * math.exp(u)}) for u in near}
     best = max(gains, key=lambda u: gains[u])
     noise = (
         max((gain for change, gain in context.gains_by_noise.items() if "lengths" not in change), default=0.0)
@@ -64,12 +70,6 @@ def prior_scale(context: DiagnosisContext) -> Finding:
         fit=fit,
         eta=eta * math.exp(best),
     )
-
-
-def _near(gains: dict[float, float]) -> list[float]:
-    """Return logarithms of factors about the best one so far."""
-    best = max(gains, key=lambda u: gains[u])
-    return [best - 1.0, best - 0.5, best + 0.5, best + 1.0]
 
 
 def physics_fit(context: DiagnosisContext) -> Finding:
