@@ -13,6 +13,7 @@ from pilescore.diagnosis.deletion import (
     search_outliers,
     trimmed_variance,
 )
+from pilescore.diagnosis.residuals import are_neighbours
 from pilescore.errors import InputError
 
 
@@ -138,3 +139,14 @@ def test_the_variance_without_the_largest():
 def test_too_many_deletions():
     with pytest.raises(InputError, match="most"):
         delete_worst(np.eye(4), np.ones((1, 4)), np.ones(4), 3)
+
+
+def test_neighbours_that_are_off_to_the_same_side_are_no_outliers():
+    points = np.sort(np.random.default_rng(0).uniform(0, 1, (50, 1)), axis=0)
+    assert are_neighbours(np.arange(5), np.ones(5), points)
+    assert not are_neighbours(np.arange(5), np.array([1.0, -1.0, 1.0, -1.0, 1.0]), points)
+    assert not are_neighbours(np.array([3, 14, 25, 36, 47]), np.ones(5), points)
+    assert not are_neighbours(np.arange(2), np.ones(2), points)
+    rng = np.random.default_rng(1)
+    chance = [are_neighbours(rng.choice(50, 6, replace=False), rng.choice([-1.0, 1.0], 6), points) for _ in range(1000)]
+    assert np.mean(chance) < 0.04

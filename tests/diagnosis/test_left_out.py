@@ -1,5 +1,7 @@
 """Statistics of left-out errors: slopes against finite differences, information and rates against simulation."""
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -151,3 +153,19 @@ def test_where_the_noise_is_larger():
         line(lambda rng, x, errors: np.where(np.abs(x - 0.4) < 0.06, 6.0, 1.0) * errors), checks="uneven_noise"
     )["uneven_noise"]
     assert "the place (0." in local.details["along"]
+
+
+def test_data_far_larger_than_the_prior_do_not_ask_for_other_lengths():
+    x = np.linspace(0, 1, 40)
+    values = 1e5 * (np.sin(6 * x) + 0.05 * np.random.default_rng(0).standard_normal(40))
+    model = ps.Model(ps.RBF(0.3), ps.observe(ps.identity, values, at=x), gamma=0.005)
+    found = ps.diagnose(model, checks="over_smoothed", progress=False)["over_smoothed"]
+    assert "eta" in found.meaning + found.advice
+    assert "shorter" not in found.meaning + found.advice
+    scaled = model.replace({"eta": 1e10, "gamma": 5e7})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ps.errors.PrecisionWarning)
+        gain = ps.pile(model).free_energy - ps.pile(scaled).free_energy  # what η and γ gain together
+    assert gain > found.value
+    long = ps.diagnose(scaled.replace({"kernel.bandwidth": 2.0}), checks="over_smoothed", progress=False)
+    assert "shorter lengths" in long["over_smoothed"].advice

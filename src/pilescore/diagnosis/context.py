@@ -18,7 +18,7 @@ from ..search import Minimum, SearchSpace, Side, bounds_reached
 from .calibration import Calibrated, Calibration, Statistic, calibrate
 from .change_search import ChangeSearch, bounds_about
 from .findings import LEVEL, Finding, Severity
-from .residuals import Residuals, residuals_of, without_rows
+from .residuals import Residuals, are_neighbours, residuals_of, without_rows
 from .score_tests import ScoreTests
 
 FEWEST_DATA = 8
@@ -109,13 +109,16 @@ class DiagnosisContext:
 
     @functools.cached_property
     def outlying(self) -> Int[np.ndarray, " k"]:
-        """The rows of outliers among the data, in the order in which they are deleted."""
+        """The rows of outliers among the data, in the order in which they are deleted; none if they are systematic."""
         residuals = self.residuals
         if residuals.data.stop < FEWEST_DATA or not residuals.alpha[residuals.data].any():
             return np.zeros(0, dtype=int)
-        found = residuals.outlier_search.outliers(LEVEL)
-        scaled = np.abs(residuals.scaled[found])
-        return found if len(found) and scaled.max() > UNLIKELY_DEVIATIONS else found[:0]
+        search = residuals.outlier_search
+        found = search.outliers(LEVEL)
+        if not len(found) or np.abs(residuals.scaled[found]).max() < UNLIKELY_DEVIATIONS:
+            return found[:0]
+        points = np.concatenate([block.centres for block in residuals.model.data])
+        return found[:0] if are_neighbours(found, search.predicted_errors(found)[0], points) else found
 
     @functools.cached_property
     def cleaned(self) -> Residuals:

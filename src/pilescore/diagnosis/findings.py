@@ -40,7 +40,7 @@ class Finding:
     >>> model = ps.Model(ps.RBF(0.3), data=ps.observe(ps.identity, values, at=x), gamma=0.02)
     >>> finding = ps.diagnose(model, checks="outliers")["outliers"]
     >>> finding
-    WARNING outliers: the largest left-out error, in deviations without outliers, is 27.3 (p = 6.64·10⁻¹⁷, ...
+    WARNING outliers: the largest left-out error, in deviations without outliers, is 27.3 (p = ...
         data.0[7] is far from the prediction by all other data and the physics.
         Try: look at these values; correct them, leave them out, or give them a larger noise.
     >>> finding.status, [reading["index"] for reading in finding.details["outliers"]]

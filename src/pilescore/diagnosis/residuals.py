@@ -12,6 +12,8 @@ from jaxtyping import Float, Int
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.optimize import minimize as scipy_minimize
 from scipy.optimize import minimize_scalar
+from scipy.spatial import cKDTree
+from scipy.special import bdtrc
 
 from ..covariance import Layout, cross, query
 from ..domains import Region, RegionUnion, Slice
@@ -26,6 +28,9 @@ LARGEST_GROUP = 600
 
 DIFFERENCE_LENGTHS = (0.1, 0.3, 1.0, 3.0)
 """Lengths of a systematic difference, as fractions of the extent of a group."""
+
+SYSTEMATIC = 0.01
+"""Data that are far off are not outliers if so many neighbours on the same side are as unlikely as this."""
 
 LOG_RANGE = 14.0
 """The bound on the logarithms of a noise factor and of an amplitude, both ways."""
@@ -138,6 +143,25 @@ class Residuals:
     @functools.cached_property
     def _predicted(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         return {}
+
+
+def are_neighbours(
+    rows: Int[np.ndarray, " k"], signs: Float[np.ndarray, " k"], points: Float[np.ndarray, "n d"]
+) -> bool:
+    """Return whether data that are far off are neighbours, off to the same side, more often than by chance.
+
+    Then something is systematically wrong there, such as a boundary value, and they are no outliers.
+    """
+    if len(rows) < 3:
+        return False
+    extent = np.ptp(points, axis=0)
+    places = points / np.where(extent > 0, extent, 1.0)
+    nearest = np.asarray(cKDTree(places).query(places[rows], k=2)[1])[:, 1]
+    side = np.zeros(len(points))
+    side[rows] = np.sign(signs)
+    alike = int(np.sum(side[nearest] == np.sign(signs)))
+    by_chance = 0.5 * (len(rows) - 1) / (len(points) - 1)
+    return alike > 0 and float(bdtrc(alike - 1, len(rows), by_chance)) < SYSTEMATIC
 
 
 def residuals_of(model: Model) -> Residuals:

@@ -130,20 +130,43 @@ def _smoothing(context: DiagnosisContext, name: str, factors: tuple[float, ...],
         return context.skip(name, f"{context.model.kernel!r} has no length.")
     profile, slope = context.length_profile, context.length_slope
     best = max(factors, key=lambda factor: profile[factor])
+    gain = max(profile[best], 0.0)
+    meaning = (
+        f"The kernel is too {present}: lengths × {best:.2g} would gain {gain:.3g} nats (the slope of the free energy "
+        f"in the logarithm of the lengths is {slope:+.3g})."
+    )
+    advice = f"{better} lengths: ps.minimize(model, over={{'{names[0]}': (low, high), …}})."
+    fit = _fit(context)
+    if gain > SMOOTHING_NATS and _gain_by_scale(fit, context) > gain:
+        meaning = (
+            f"The observations are about {math.sqrt(fit):.2g} times as large as the model expects (their fit is "
+            f"{fit:.3g}; it should be about 1): eta, or all of eta, gamma and rho, are wrong. Lengths cannot be judged."
+        )
+        advice = f"an eta that is {fit:.1g} times as large, or let ps.minimize choose eta and gamma."
     return context.finding(
         name,
-        max(profile[best], 0.0),
+        gain,
         "warning",
         f"the gain from {better} lengths, in nats, is",
-        f"The kernel is too {present}: lengths × {best:.2g} would gain {profile[best]:.3g} nats (the slope of the free "
-        f"energy in the logarithm of the lengths is {slope:+.3g}).",
-        f"{better} lengths: ps.minimize(model, over={{'{names[0]}': (low, high), …}}).",
+        meaning,
+        advice,
         threshold=SMOOTHING_NATS,
         # Twice the gain by one more free number follows a χ² distribution with one degree of freedom.
-        p_value=float(chdtrc(1.0, 2.0 * max(profile[best], 0.0))),
+        p_value=float(chdtrc(1.0, 2.0 * gain)),
         slope=slope,
         profile=profile,
     )
+
+
+def _fit(context: DiagnosisContext) -> float:
+    """Return `ỹᵀC⁻¹ỹ` of the scored observations for each of them; it is about one."""
+    whitened = context.calibration.whitened
+    return float(np.mean(whitened**2)) if len(whitened) else 1.0
+
+
+def _gain_by_scale(fit: float, context: DiagnosisContext) -> float:
+    """Return the nats gained if η and all noises are multiplied by the fit, which makes it one."""
+    return 0.5 * len(context.calibration.whitened) * (fit - 1.0 - math.log(max(fit, 1e-300)))
 
 
 def outliers(context: DiagnosisContext) -> Finding:
@@ -181,7 +204,9 @@ def outliers(context: DiagnosisContext) -> Finding:
         named[0]["deviations"],
         "warning",
         "the largest left-out error, in deviations without outliers, is",
-        meaning if count else "Even the worst error is small in predicted deviations.",
+        meaning
+        if count
+        else "But these errors are small in predicted deviations, or alike among neighbours: no outliers.",
         advice,
         fires=count > 0,
         p_value=found.p_value if count or found.p_value > LEVEL else 1.0,
