@@ -186,7 +186,7 @@ FAILURES = (
     ),
     PlantedFailure(
         "wrong coefficient",
-        "physics_against_data",
+        "wrong_equation",
         lambda case: not case.well_specified or case.name in TIME_ORDERS,
         _wrong,
         "a velocity or diffusivity in the equation is wrong; PILE chose the other values",

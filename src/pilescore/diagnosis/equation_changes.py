@@ -189,7 +189,8 @@ def _number(part: Operator) -> float | None:
 def _coefficient(block: Observation, part: Operator, table: np.ndarray, number: int, label: str) -> Change:
     alpha = part.terms[0][0]
     bare = Operator(part.names if any(alpha) else (), ((alpha, ONE),), ())
-    present = _number(part)
+    # A number, or a parameter with its present value; else a function of the point.
+    present = float(table[0, 0]) if np.ptp(table) == 0.0 else None
     tangent = dataclasses.replace(block, indices=part.indices(block.dimension), table=table)
 
     def freed(model: Model) -> Model:
