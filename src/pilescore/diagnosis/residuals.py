@@ -161,7 +161,8 @@ def are_neighbours(
     side[rows] = np.sign(signs)
     alike = int(np.sum(side[nearest] == np.sign(signs)))
     by_chance = 0.5 * (len(rows) - 1) / (len(points) - 1)
-    return alike > 0 and float(bdtrc(alike - 1, len(rows), by_chance)) < SYSTEMATIC
+    # Two that are each other's neighbours count twice: a single pair is chance.
+    return alike >= max(3, 0.5 * len(rows)) and float(bdtrc(alike - 1, len(rows), by_chance)) < SYSTEMATIC
 
 
 def residuals_of(model: Model) -> Residuals:
