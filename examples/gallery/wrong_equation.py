@@ -123,7 +123,8 @@ assert "wrong_equation" in verdicts[0.6]
 #
 # An equation is imposed only at its nodes. If the bandwidths may change too, they become so short for the wrong speed
 # that the solution can violate the equation between the nodes. The check `unresolved_quadrature` detects this; the
-# remedy is more nodes. For an exact equation, without `rho`, `minimize` bounds the lengths and refines the nodes itself.
+# remedy is more nodes. For an exact equation, without `rho`, `minimize` bounds the lengths and refines the nodes
+# itself.
 
 slipped = ps.minimize(start, over, run=ps.RunOptions(progress=False))
 verdict = ps.diagnose(slipped, checks=["wrong_equation", "unresolved_quadrature"])
