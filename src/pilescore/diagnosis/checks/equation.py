@@ -13,6 +13,10 @@ OTHER_NATS = 2.0
 """Another explanation that gains less than this, in nats, beyond the first one is not better."""
 
 
+OTHER_FACTOR = 2.0
+"""Another kernel is to blame if it gains more nats than a change of the physics by this factor."""
+
+
 def wrong_equation(context: DiagnosisContext) -> Finding:
     """Check whether another coefficient, one more term or another source makes the data far more probable."""
     return _changed(
@@ -76,6 +80,7 @@ def _better_explanation(context: DiagnosisContext, kind: str, tried: Tried) -> s
         other = "equation" if kind == "condition" else "condition"
         return f"But a change of the {other} explains the data better."
     text, gain = search.other_kernel
-    if gain > tried.gain + OTHER_NATS:
+    # A rougher kernel evades a wrong equation between its nodes, so it has to be better by far.
+    if gain > OTHER_FACTOR * tried.gain + OTHER_NATS:
         return f"But {text} explains the data better: the kernel is wrong, rather than the {kind}."
     return ""
