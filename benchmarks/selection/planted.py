@@ -16,7 +16,7 @@ import pilescore as ps
 from .cases import Case
 from .rules import RuleComparison, minimum, relative_error, true_values
 
-FINDINGS = tuple(field.name for field in dataclasses.fields(ps.diagnosis.Thresholds))
+FINDINGS = ps.diagnosis.CHECK_NAMES
 ALARMS = ("failure", "warning")
 """Severities that count as a false alarm if nothing is wrong."""
 NONE = "none"
@@ -186,7 +186,7 @@ FAILURES = (
     ),
     PlantedFailure(
         "wrong coefficient",
-        "physics_against_data",
+        "wrong_equation",
         lambda case: not case.well_specified or case.name in TIME_ORDERS,
         _wrong,
         "a velocity or diffusivity in the equation is wrong; PILE chose the other values",

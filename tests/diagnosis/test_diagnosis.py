@@ -5,7 +5,6 @@ import functools
 import pickle
 
 import jax.numpy as jnp
-import mpmath
 import numpy as np
 import pytest
 import scipy.linalg
@@ -15,9 +14,8 @@ from hypothesis import strategies as st
 
 import pilescore as ps
 from pilescore.diagnosis.checks import CHECKS
-from pilescore.diagnosis.checks.agreement import _log_tail
 from pilescore.diagnosis.checks.kernel import Stretched, _exponential, _symmetric, stretched_kernel
-from pilescore.diagnosis.findings import CHECK_NAMES, Finding, ordered
+from pilescore.diagnosis.findings import Finding, adjusted, ordered
 from pilescore.diagnosis.residuals import block_kind, disagreement, residuals_of, without_rows
 
 LINE = ps.Box(x=(0, 1))
@@ -144,12 +142,6 @@ def test_kinds_of_blocks():
     assert set(kinds[5:]) == {"conditions"}
 
 
-@pytest.mark.parametrize(("square", "count"), [(1.3, 1), (30.0, 12), (5e3, 40)])
-def test_the_tail_of_chi_squared(square, count):
-    exact = mpmath.log(mpmath.gammainc(count / 2, square / 2, regularized=True))
-    assert _log_tail(square, count) == pytest.approx(float(exact), rel=1e-4)
-
-
 def test_a_stretched_kernel_is_one_with_another_metric():
     shape = np.array([0.7, -0.4])
     A = scipy.linalg.expm(np.array([[0.7, -0.4], [-0.4, -0.7]]))
@@ -175,7 +167,8 @@ def test_a_healthy_model_is_healthy():
     found = ps.diagnose(line(), score="joint", progress=False)
     assert found.healthy, found
     assert {each.name for each in found.checked} == set(CHECKS)
-    assert tuple(CHECKS) == CHECK_NAMES
+    assert tuple(CHECKS) == ps.diagnosis.CHECK_NAMES
+    assert all(each.seconds >= 0 for each in found.checked)
     assert found["ill_suited_kernel"].status == "skipped"
     assert "at_bound" not in found
 
@@ -184,7 +177,7 @@ def test_a_model_is_diagnosed_by_the_default_score_of_searches():
     """All physics is zero, so the data are scored given it. By that score, shorter lengths are better."""
     found = ps.diagnose(line(), progress=False)
     assert not found.healthy
-    assert [each.name for each in found.findings] == ["over_smoothed"]
+    assert {each.name for each in found.findings} == {"over_smoothed", "prior_scale"}
     gain = found["over_smoothed"].value
     tried = (ps.pile(line(kernel=ps.RBF(0.25 * factor)), "given_physics").free_energy for factor in (0.5, 0.25))
     assert gain >= ps.pile(line(), "given_physics").free_energy - min(tried) > 3.0
@@ -202,7 +195,7 @@ def test_a_model_is_diagnosed_by_the_default_score_of_searches():
         ("over_smoothed", lambda: line(kernel=ps.RBF(3.0))),
         ("under_smoothed", lambda: line(kernel=ps.RBF(0.02))),
         ("physics_against_data", lambda: line(wave=7.0)),
-        ("physics_against_data", lambda: line(wave=7.0, rho=1.0)),
+        ("wrong_equation", lambda: line(wave=7.0)),
         ("miscalibrated", lambda: line(gamma=2e-6)),
         ("ill_conditioned", lambda: line(gamma=1e-11, rho=1e-11, noise=1e-9, kernel=ps.RBF(1.0))),
     ],
@@ -353,11 +346,12 @@ def test_bounds_are_those_given_or_those_of_the_search():
     best = ps.minimize(line(gamma=0.5), over={"gamma": (0.4, 1.0)})
     quiet = ps.diagnose(best, checks=["at_bound", "flat_direction"])
     assert quiet["at_bound"].details["at_bounds"] == {"gamma": "lower"}
-    assert quiet["at_bound"].severity == "note"
+    assert quiet["at_bound"].severity == "warning"
+    assert "more precise than the bounds allow" in quiet["at_bound"].meaning
     assert quiet["flat_direction"].status == "skipped"
-    noisy = ps.diagnose(line(gamma=1.0), over={"gamma": (1e-3, 1.0)}, checks=["at_bound"])["at_bound"]
+    noisy = ps.diagnose(line(noise=3.0, gamma=1.0), over={"gamma": (1e-3, 1.0)}, checks=["at_bound"])["at_bound"]
     assert noisy.severity == "warning"
-    assert "takes these observations for noise" in noisy.meaning
+    assert "takes the data for noise" in noisy.meaning
     assert ps.diagnose(line(), checks=["at_bound"])["at_bound"].status == "skipped"
 
 
@@ -460,18 +454,34 @@ def test_units_and_order_do_not_matter(scale, seed):
     names = ["collapsed", "overfit", "physics_against_data", "outliers", "miscalibrated", "under_smoothed"]
     first, second = (ps.diagnose(each, checks=names) for each in (model, other))
     for name in names:
-        assert second[name].value == pytest.approx(first[name].value, rel=1e-4, abs=1e-4), name
+        # The draws that it is compared with belong to rows in their order.
+        digits = 0.3 if name == "physics_against_data" else 1e-4
+        assert second[name].value == pytest.approx(first[name].value, rel=1e-4, abs=digits), name
         assert first[name].status == second[name].status
 
 
-def test_thresholds_are_arguments():
-    model = line()
-    strict = ps.diagnosis.Thresholds(outliers=0.5, collapsed=2.0)
-    found = ps.diagnose(model, thresholds=strict, checks=["outliers", "collapsed"])
-    assert found["collapsed"].threshold == 2.0
-    assert [each.name for each in found] == ["collapsed"]  # half of all data are no outliers
-    with pytest.raises(ps.errors.InputError, match=r"outliers.*positive"):
-        ps.diagnosis.Thresholds(outliers=-1.0)
+def made(name, severity="warning", value=2.0, status="fired", p_value=None):
+    return Finding(name, status, severity, value, 1.0, False, "it is", "<b>bad</b>.", "less.", {}, p_value)
+
+
+def test_p_values_are_adjusted_as_holm_does():
+    p_values = {"outliers": 0.004, "miscalibrated": 0.02, "overfit": 0.019, "collapsed": 0.3}
+    found = [made(name, p_value=p) for name, p in p_values.items()]
+    found += [made("flat_direction", "note", p_value=1e-9), made("ill_conditioned")]
+    after = {each.name: each for each in adjusted(found, 0.05)}
+    wanted = {"outliers": 4 * 0.004, "overfit": 3 * 0.019, "miscalibrated": 3 * 0.019, "collapsed": 0.3}
+    assert {name: after[name].adjusted for name in p_values} == pytest.approx(wanted)
+    assert {name for name, each in after.items() if each.status == "fired"} == {
+        "outliers", "flat_direction", "ill_conditioned",
+    }  # fmt: skip
+    assert "by chance" in after["overfit"].meaning
+    assert after["flat_direction"].adjusted is None
+    assert {each.status for each in adjusted(found, 0.5)} == {"fired"}
+
+
+def test_the_level_is_a_probability():
+    with pytest.raises(ps.errors.InputError, match=r"level: .*probability"):
+        ps.diagnose(line(), level=1.5)
 
 
 def test_data_alone_and_physics_alone():
@@ -487,9 +497,6 @@ def test_data_alone_and_physics_alone():
 
 
 def test_findings_are_ordered_and_shown_safely():
-    def made(name, severity, value, status="fired"):
-        return Finding(name, status, severity, value, 1.0, False, "it is", "<b>bad</b>.", "less.", {})
-
     found = ps.diagnosis.Diagnosis(
         ordered(
             [

@@ -20,7 +20,7 @@ from scipy import optimize
 
 import pilescore as ps
 from pilescore import cli
-from pilescore.diagnosis.findings import digits
+from pilescore.diagnosis import CHECK_NAMES, Chart, Series, digits
 from pilescore.problems.kernel_search import selection_warnings
 from pilescore.problems.summary import DescentSummary, DiagnosisSummary, KernelResult, KernelScore, SolutionSummary
 from pilescore.reports.selection import between, chosen_text, interval_text, selection_report, with_error
@@ -146,18 +146,42 @@ def test_the_diagnosis_in_the_report(selected):
     order, by_name = sections()
     assert order.index("Diagnosis") == order.index("The solution") + 1
     (sentence,) = by_name["Diagnosis"].paragraphs
-    assert sentence.startswith("Nothing was found: of 14 checks, 14 are fine (")
+    assert sentence.startswith(f"Nothing was found: of {len(CHECK_NAMES)} checks, {len(CHECK_NAMES)} are fine (")
     assert by_name["Diagnosis"].tables == ()
     order, by_name = sections("collapsed")  # a failure
     assert order[0] == "Diagnosis"
     ((row,),) = (table.rows for table in by_name["Diagnosis"].tables)
     collapsed = found.diagnosis["collapsed"]
     assert row[:2] == ("failure", "collapsed")
-    assert row[2].endswith(f"is {digits(collapsed.value)}; it fires below 0.1.")
+    assert row[2].endswith(f"is {digits(collapsed.value)} (fires below 0.1).")
     assert row[3] == collapsed.meaning
     order, by_name = sections("outliers")
     assert order.index("Diagnosis") == order.index("The solution") + 1
     assert by_name["Diagnosis"].tables[1].rows == (("decay", "t = 0.375", "1.5", "0.9", "7"),)
+    assert by_name["Diagnosis"].figures == ()  # this finding was stored without a picture
+
+
+def test_pictures_of_findings_are_stored_and_shown(selected):
+    found = ps.load_selection(selected[0] / "out")
+    x = np.linspace(0, 1, 5)
+    gains, space = Chart("two", "nats", "", (Series("", (3.0, 1.0), (0.0, 1.0)),), ("a", "b")), Chart(
+        "one", "x", "error", (Series("errors", tuple(x), tuple(x)), Series("", (0.0, 1.0), (2.0, 2.0), "dashed", 2))
+    )  # fmt: skip
+    checks = []
+    for each in found.summary.diagnosis.model_dump():
+        chart = {"outliers": space, "overfit": gains}.get(each["name"])
+        picture = None if chart is None else dataclasses.asdict(chart)
+        checks.append(each | {"status": "fine" if chart is None else "fired", "chart": picture})
+    stored = DiagnosisSummary.model_validate_json(DiagnosisSummary(checks).model_dump_json())
+    assert stored.diagnosis()["outliers"].chart == space
+    assert stored.diagnosis()["overfit"].chart == gains
+    report = selection_report(
+        dataclasses.replace(found, summary=found.summary.model_copy(update={"diagnosis": stored}))
+    )
+    section = next(each for each in report.sections if each.heading == "Diagnosis")
+    ((panel,),) = (figure.panels for figure in section.figures)
+    assert [curve.style for curve in panel.curves] == ["dots", "dashed"]
+    assert section.tables[-1].rows == (("a", "3"), ("b", "1"))
 
 
 def test_predictions_are_the_same_in_a_new_process(selected, tmp_path):

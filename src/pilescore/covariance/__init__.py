@@ -15,6 +15,7 @@ from .gram import split as split
 from .gram import split_tiles as split_tiles
 from .gram import started_ahead as started_ahead
 from .gram import symmetric as symmetric
+from .gram import tangents as tangents
 from .gram import traced_variances as traced_variances
 from .gram import variances as variances
 from .grid_products import GridCovariance as GridCovariance

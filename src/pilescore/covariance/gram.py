@@ -164,6 +164,23 @@ def variance_gradient(
     return functools.reduce(np.add, parts)
 
 
+def tangents(kernel: Kernel, leaves: Sequence[int], rows: Layout, eta: float) -> Iterator[Float[np.ndarray, "N N"]]:
+    """Iterate over the derivatives of `ηQ`, in assembled order, in every entry of the arrays with these positions."""
+    arrays, form = split(kernel)
+    entries = range(sum(arrays[leaf].size for leaf in leaves))
+    out = [np.empty((rows.size, rows.size)) for _ in entries]
+    for first, second in rows.pairs():
+        points = first.points, first.table, second.points, second.table
+        ones, left, right = np.ones((first.width, second.width)), np.zeros(first.width), np.zeros(second.width)
+        spec = (form, first.indices, second.indices)
+        products = _weighted_tangents(spec, tuple(leaves), None, arrays, ones, left, right, *points)
+        for whole, product in zip(out, products, strict=True):
+            values = eta * second.to_values(first.to_values(np.asarray(product)).T).T
+            whole[first.rows, second.rows] = values
+            whole[second.rows, first.rows] = values.T
+    yield from out
+
+
 def coefficient_gradient(kernel: Kernel, tangents: Layout, rows: Layout, eta: float, weights: Weights) -> float:
     """Return `Σ_ij G_ij ∂C_ij` for a change of operator coefficients; `tangents` is a layout of their derivatives."""
     total = 0.0

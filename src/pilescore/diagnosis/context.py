@@ -15,17 +15,21 @@ from ..errors import PilescoreError
 from ..inference import Pile, Score, WarmStart, systems_of
 from ..model import Model, eta_and_temperatures
 from ..search import Minimum, SearchSpace, Side, bounds_reached
-from .findings import Finding, Severity, Thresholds
-from .residuals import Residuals, residuals_of, robust_sizes, without_rows
+from .calibration import Calibrated, Calibration, Statistic, calibrate
+from .change_search import ChangeSearch, bounds_about
+from .findings import LEVEL, Finding, Severity
+from .residuals import Residuals, are_neighbours, residuals_of, without_rows
+from .score_tests import ScoreTests
 
 FEWEST_DATA = 8
 """With fewer data, their spread is not meaningful."""
 
-UNLIKELY_DEVIATIONS = 3.0
-"""An outlier is also this many predicted deviations off: in a smooth problem even the largest error may be tiny."""
+AT_BOUND = 1e-3
+"""The distance to a bound that counts as at the bound, as a fraction of the range."""
 
-LARGEST_OUTLIER_FRACTION = 0.05
-"""If a larger fraction of the data has large errors, the noise has heavy tails and they are not outliers."""
+UNLIKELY_DEVIATIONS = 1.5
+"""The worst outlier is also this many predicted deviations off: in a smooth problem even it may be tiny. A fifth of all
+data that are equally far off are 2.2 deviations off, because they inflate the noise."""
 
 LARGEST_ROUNDING_NATS = 0.1
 """Scores with a larger rounding error are not used."""
@@ -48,7 +52,6 @@ class DiagnosisContext:
     space: SearchSpace | None
     """The bounds within which hyperparameters were chosen, if they are known."""
     score: Score
-    thresholds: Thresholds
 
     def finding(
         self,
@@ -59,20 +62,45 @@ class DiagnosisContext:
         meaning: str,
         advice: str,
         *,
+        threshold: float = math.nan,
         below: bool = False,
         fires: bool | None = None,
+        p_value: float | None = None,
         **details: Any,
     ) -> Finding:
-        """Return the outcome of a check: it fires beyond its threshold, unless `fires` says otherwise."""
-        threshold = float(getattr(self.thresholds, name))
-        beyond = number < threshold if below else number > threshold
+        """Return the outcome of a check: it fires beyond its threshold, unless `fires` says otherwise.
+
+        With a p-value it fires only if this is small enough in view of all checks, which `diagnose` decides. Then the
+        threshold is the smallest effect that matters; without one, any effect does.
+        """
+        beyond = math.isnan(threshold) or (number < threshold if below else number > threshold)
         status: Literal["fired", "fine"] = "fired" if (beyond if fires is None else fires) else "fine"
-        return Finding(name, status, severity, float(number), threshold, below, measure, meaning, advice, details)
+        return Finding(
+            name, status, severity, float(number), threshold, below, measure, meaning, advice, details, p_value
+        )
 
     def skip(self, name: str, reason: str) -> Finding:
         """Return the outcome of a check that could not be made."""
-        threshold = float(getattr(self.thresholds, name))
-        return Finding(name, "skipped", "note", math.nan, threshold, False, "", reason, "", {})
+        return Finding(name, "skipped", "note", math.nan, math.nan, False, "", reason, "", {})
+
+    @functools.cached_property
+    def given(self) -> tuple[int, ...]:
+        """The positions of the blocks that the score conditions on."""
+        return self.score.given_blocks(self.source)
+
+    @functools.cached_property
+    def calibration(self) -> Calibration:
+        """The observations, and data sets drawn from the fitted model."""
+        return calibrate(self.model, self.given)
+
+    @functools.cached_property
+    def cleaned_calibration(self) -> Calibration:
+        """The same for the model without outliers."""
+        return calibrate(self.cleaned.model, self.given) if len(self.outlying) else self.calibration
+
+    def test(self, statistic: Statistic) -> Calibrated:
+        """Return the value of a statistic of the observations, and its p-value under the fitted model."""
+        return self.calibration.test(statistic)
 
     @functools.cached_property
     def residuals(self) -> Residuals:
@@ -81,16 +109,43 @@ class DiagnosisContext:
 
     @functools.cached_property
     def outlying(self) -> Int[np.ndarray, " k"]:
-        """The rows of outliers among the data, worst first; empty if they are too many to be outliers."""
-        sizes, scaled = robust_sizes(self.residuals), np.abs(self.residuals.scaled[self.residuals.data])
-        rows = np.flatnonzero((sizes > self.thresholds.outliers) & (scaled > UNLIKELY_DEVIATIONS))
-        few = len(sizes) >= FEWEST_DATA and len(rows) <= max(2, LARGEST_OUTLIER_FRACTION * len(sizes))
-        return rows[np.argsort(-sizes[rows])] if few else rows[:0]
+        """The rows of outliers among the data, in the order in which they are deleted; none if they are systematic."""
+        residuals = self.residuals
+        if residuals.data.stop < FEWEST_DATA or not residuals.alpha[residuals.data].any():
+            return np.zeros(0, dtype=int)
+        search = residuals.outlier_search
+        found = search.outliers(LEVEL)
+        if not len(found) or np.abs(residuals.scaled[found]).max() < UNLIKELY_DEVIATIONS:
+            return found[:0]
+        points = np.concatenate([block.centres for block in residuals.model.data])
+        return found[:0] if are_neighbours(found, search.predicted_errors(found)[0], points) else found
 
     @functools.cached_property
     def cleaned(self) -> Residuals:
         """The residuals of the model without outliers, which would look like contradictions."""
         return residuals_of(without_rows(self.model, self.outlying)) if len(self.outlying) else self.residuals
+
+    @functools.cached_property
+    def changes(self) -> ChangeSearch:
+        """The search for changes of the physics that make the data more probable; outliers are left out."""
+        source = without_rows(self.source, self.outlying) if len(self.outlying) else self.source
+        over = bounds_about(source, self.minimum, self.space)
+        return ChangeSearch(source, self.cleaned, over, self.minimum, self.at_bounds)
+
+    @functools.cached_property
+    def predicted_share(self) -> float:
+        """The fraction of the variance of the data that their left-out predictions explain."""
+        errors = self.residuals.left_out[self.residuals.data]
+        values = self.model.values[self.residuals.data]
+        return 1.0 - float(np.mean(errors**2)) / (float(np.var(values)) or 1.0)
+
+    @property
+    def promised_by_eta(self) -> float:
+        """The gain in nats that the slope of the score in η promises."""
+        direction = ScoreTests(self.model, self.calibration, ()).of_eta()
+        return float(direction.score(self.calibration.whitened[:, None])[0]) ** 2 / (
+            2.0 * direction.information(direction)
+        )
 
     @functools.cached_property
     def energy(self) -> float:
@@ -113,7 +168,7 @@ class DiagnosisContext:
     def at_bounds(self) -> dict[str, Side]:
         """Hyperparameters that are at a bound."""
         found = {} if self.minimum is None else self.minimum.at_bounds
-        return {**found, **bounds_reached(self.positions, self.thresholds.at_bound)}
+        return {**found, **bounds_reached(self.positions, AT_BOUND)}
 
     def was_searched(self, name: str) -> bool:
         """Whether a hyperparameter, or an element of it, was searched over; True for all if no search is known."""

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..errors import OutsideDomainWarning, PrecisionWarning, nearest, require
+from ..errors import (
+    NotPositiveDefiniteError,
+    OutsideDomainWarning,
+    PilescoreError,
+    PrecisionWarning,
+    as_positive,
+    nearest,
+    require,
+)
 from ..inference import Score, WarmStart, as_score
 from ..model import Model
 from ..nonlinear import solve_nonlinear
@@ -15,7 +25,8 @@ from ..search import Minimum, search_space
 from ..solvers import with_tolerances
 from .checks import CHECKS
 from .context import DiagnosisContext
-from .findings import Diagnosis, Finding, Thresholds, ordered
+from .dense import NEED_ALL, dense_model
+from .findings import LEVEL, Diagnosis, Finding, adjusted, ordered
 
 
 def diagnose(
@@ -23,26 +34,28 @@ def diagnose(
     *,
     over: Mapping[str, Any] | None = None,
     score: Score | str | None = None,
-    thresholds: Thresholds | None = None,
+    level: float = LEVEL,
     checks: Iterable[str] | None = None,
     progress: bool | None = None,
 ) -> Diagnosis:
-    """Return what is wrong with a model, worst first, with numbers, thresholds and advice.
+    """Return what is wrong with a model, worst first, with numbers, p-values and advice.
 
-    A check that cannot be made is skipped, with the reason. A model that cannot be factored raises
-    `NotPositiveDefiniteError`, as `pile` does.
+    Many checks compare a statistic with its distribution under the fitted model, from simulated data sets. Their
+    p-values are adjusted for the number of checks. A check that cannot be made is skipped, with the reason. A model
+    that cannot be factored raises `NotPositiveDefiniteError`, as `pile` does.
 
     Parameters
     ----------
     model
         A model, or the result of `minimize`, which also provides bounds and curvature. A nonlinear model is solved, and
-        the checks look at its linearisation; scores at other hyperparameters are those of the nonlinear model.
+        the checks look at its linearisation; scores at other hyperparameters are those of the nonlinear model. Checks
+        use the dense solver; of more than 3000 observations with another solver, a random part is diagnosed.
     over
         The bounds within which hyperparameters were chosen, as for `minimize`, to see which are at a bound.
     score
         How the model is scored, as in `pile`; by default as the minimum was found, or as `minimize` does by default.
-    thresholds
-        When each check fires.
+    level
+        The probability of an alarm, a failure or a warning, if nothing is wrong: over all checks together.
     checks
         The names of the checks to make; by default all. `ill_suited_kernel`, `flat_direction` and
         `unresolved_quadrature` take most of the time.
@@ -80,25 +93,51 @@ def diagnose(
     if score is None and len(scoring.given_blocks(source)) == len(source.blocks):
         scoring = Score()  # there is nothing but zeros to score
     scoring.check(source)
-    limits = Thresholds() if thresholds is None else thresholds
-    require(isinstance(limits, Thresholds), "thresholds", thresholds, "a ps.diagnosis.Thresholds")
+    require(0 < as_positive(level, "level") < 1, "level", level, "a probability between 0 and 1")
     names = _checked_names(checks)
+    whole = source
+    source, about = dense_model(source)
     space = None if over is None else search_space(source, over)
     linear, warm_start = source, WarmStart()
     if source.is_nonlinear:
         solved = (None if minimum is None else minimum.solution) or solve_nonlinear(source)
         linear, warm_start = solved.model, WarmStart(source, solved.expansion.values, True)
-    context = DiagnosisContext(linear, source, warm_start, minimum, space, scoring, limits)
+    context = DiagnosisContext(linear, source, warm_start, minimum, space, scoring)
     findings: list[Finding] = []
     with warnings.catch_warnings(), progress_bar(len(names), "diagnose", progress) as bar:
         warnings.simplefilter("ignore", PrecisionWarning)  # it is a finding
         warnings.simplefilter("ignore", OutsideDomainWarning)  # given when the model was made
-        assert context.residuals is not None  # a model that cannot be factored raises here, with an explanation
+        if not about:
+            _require_factor(context)
         for name, check in CHECKS.items():
             if name in names:
-                findings.append(check(context))
+                bar.set_description(f"diagnose: {name.replace('_', ' ')}")
+                if name in NEED_ALL and source.size < whole.size:
+                    findings.append(context.skip(name, f"A part of the observations does not tell {NEED_ALL[name]}."))
+                else:
+                    findings.append(_timed(check, name, context))
                 bar.update(1)
-    return Diagnosis(ordered(findings))
+    return Diagnosis(ordered(adjusted(findings, level)), about)
+
+
+def _require_factor(context: DiagnosisContext) -> None:
+    """Raise `NotPositiveDefiniteError`, with an explanation, if the model cannot be factored."""
+    try:
+        assert context.residuals is not None
+    except NotPositiveDefiniteError:
+        raise
+    except PilescoreError:
+        pass  # its solver has no residuals: checks that need them say so
+
+
+def _timed(check: Callable[[DiagnosisContext], Finding], name: str, context: DiagnosisContext) -> Finding:
+    """Return the outcome of a check and its time; a check that fails is skipped, and the others go on."""
+    start = time.perf_counter()
+    try:
+        finding = check(context)
+    except PilescoreError as failure:
+        finding = context.skip(name, f"This check failed: {failure}")
+    return dataclasses.replace(finding, seconds=time.perf_counter() - start)
 
 
 def _checked_names(checks: Iterable[str] | None) -> set[str]:

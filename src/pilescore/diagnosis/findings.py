@@ -6,10 +6,13 @@ import dataclasses
 import html
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
-from ..errors import as_positive
+from .pictures import Chart, chart_of, draw, svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Severity = Literal["failure", "warning", "note"]
 Status = Literal["fired", "fine", "skipped"]
@@ -20,54 +23,8 @@ SEVERITIES: tuple[Severity, ...] = ("failure", "warning", "note")
 COLOURS = {"failure": "#b3261e", "warning": "#9a6700", "note": "#3b5b92"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Thresholds:
-    """When each check of `diagnose` fires; all are positive numbers.
-
-    Examples
-    --------
-    >>> import pilescore as ps
-    >>> ps.diagnosis.Thresholds(outliers=6.0).outliers
-    6.0
-    """
-
-    collapsed: float | int = 0.1
-    """Fires below this fraction of the data's mean square in the posterior mean."""
-    overfit: float | int = 0.3
-    """Fires if training errors are below this fraction of left-out errors, and the evidence prefers more noise or
-    left-out data are not predicted."""
-    over_smoothed: float | int = 3.0
-    """Nats gained by shorter lengths."""
-    under_smoothed: float | int = 3.0
-    """Nats gained by longer lengths."""
-    ill_suited_kernel: float | int = 0.3
-    """Nats per datum gained by a rotated and stretched kernel, given the physics; without data, nats per node."""
-    physics_against_data: float | int = 6.0
-    """Nats gained by a systematic difference between data and physics."""
-    boundary_against_interior: float | int = 6.0
-    """Nats gained by a systematic difference between conditions and all other observations."""
-    outliers: float | int = 4.0
-    """The size of a left-out error, in robust deviations."""
-    miscalibrated: float | int = 0.15
-    """The error of the coverage of 50, 80 or 95% intervals, beyond chance."""
-    at_bound: float | int = 1e-3
-    """The distance to a bound that counts as at the bound, as a fraction of the range."""
-    flat_direction: float | int = 1.0
-    """The change of the evidence by a factor of ten along the flattest direction, in nats."""
-    ill_conditioned: float | int = 1e-6
-    """The rounding error of PILE."""
-    unresolved_quadrature: float | int = 3.0
-    """The change of the evidence of the data given the physics (without data: of the physics) by a finer rule, in
-    nats."""
-    idle_temperature: float | int = 0.1
-    """The change of the evidence by a tenth and ten times a temperature, in nats."""
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            as_positive(getattr(self, field.name), field.name)
-
-
-CHECK_NAMES = tuple(field.name for field in dataclasses.fields(Thresholds))
+LEVEL = 0.05
+"""The probability of any alarm on a sound model, over all checks together."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -83,7 +40,7 @@ class Finding:
     >>> model = ps.Model(ps.RBF(0.3), data=ps.observe(ps.identity, values, at=x), gamma=0.02)
     >>> finding = ps.diagnose(model, checks="outliers")["outliers"]
     >>> finding
-    WARNING outliers: the largest error of a left-out datum, in robust deviations, is 14.4 (fires above 4)
+    WARNING outliers: the largest left-out error, in deviations without outliers, is 27.3 (p = ...
         data.0[7] is far from the prediction by all other data and the physics.
         Try: look at these values; correct them, leave them out, or give them a larger noise.
     >>> finding.status, [reading["index"] for reading in finding.details["outliers"]]
@@ -91,7 +48,7 @@ class Finding:
     """
 
     name: str
-    """The name of the check, as in `Thresholds`."""
+    """The name of the check."""
     status: Status
     """`fired`, `fine` or `skipped`."""
     severity: Severity
@@ -99,7 +56,7 @@ class Finding:
     value: float
     """The measured number; NaN if the check was skipped."""
     threshold: float
-    """The value beyond which it fires."""
+    """The value beyond which it may fire: a smaller effect does not matter. NaN if `p_value` alone decides."""
     below: bool
     """Whether it fires below the threshold, instead of above it."""
     measure: str
@@ -110,22 +67,74 @@ class Finding:
     """What to try."""
     details: Mapping[str, Any]
     """Further numbers, by name."""
+    p_value: float | None = None
+    """The probability of such a value if the model is right; None if the check has no such probability."""
+    adjusted: float | None = None
+    """The same, adjusted for the number of checks that were made: it fires below the level of the diagnosis."""
+    seconds: float = 0.0
+    """How long the check took, with what it was the first to need."""
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether the value is beyond its threshold."""
+        return self.value < self.threshold if self.below else self.value > self.threshold
 
     @property
     def excess(self) -> float:
-        """The factor by which the value is beyond its threshold."""
-        if not self.value > 0 or not math.isfinite(self.value):
+        """The factor by which the value is beyond its threshold or, with a p-value, minus its logarithm."""
+        if self.p_value is not None:
+            return -math.log10(max(self.p_value, 1e-300))
+        if not self.value > 0 or not math.isfinite(self.value * self.threshold):
             return math.inf
         return self.threshold / self.value if self.below else self.value / self.threshold
+
+    @property
+    def measured(self) -> str:
+        """What was measured, its value, and how the check decides, in words."""
+        rules = []
+        if self.p_value is not None:
+            rules.append(f"p = {digits(self.p_value)}")
+        if self.adjusted is not None:
+            rules.append(f"{digits(self.adjusted)} adjusted")
+        if math.isfinite(self.threshold):
+            rules.append(f"fires {'below' if self.below else 'above'} {digits(self.threshold)}")
+        return f"{self.measure} {digits(self.value)}" + (f" ({', '.join(rules)})" if rules else "")
+
+    @property
+    def chart(self) -> Chart:
+        """The picture of the finding as plain data."""
+        return chart_of(self.name, self.value, self.threshold, self.measure, self.details)
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draw the finding, such as residuals over space or a profile, and return the matplotlib axes.
+
+        Parameters
+        ----------
+        axes
+            The axes to draw on; by default those of a new figure of pyplot.
+
+        Examples
+        --------
+        >>> import numpy as np, matplotlib.figure, pilescore as ps
+        >>> x = np.linspace(0, 1, 25)
+        >>> model = ps.Model(ps.RBF(0.02), data=ps.observe(ps.identity, np.sin(6 * x), at=x), gamma=1e-3)
+        >>> finding = ps.diagnose(model, checks="under_smoothed")["under_smoothed"]
+        >>> finding.plot(matplotlib.figure.Figure().add_subplot()).get_xlabel()
+        'factor of all lengths'
+        """
+        if axes is None:
+            from matplotlib import pyplot
+
+            axes = pyplot.subplots(layout="constrained")[1]
+        draw(self.chart, axes)
+        return axes
 
     def __repr__(self) -> str:
         if self.status == "skipped":
             return f"{self.name}: skipped. {self.meaning}"
-        side = "below" if self.below else "above"
-        text = f"{self.name}: {self.measure} {digits(self.value)} (fires {side} {digits(self.threshold)})"
+        text = f"{self.name}: {self.measured}"
         if self.status == "fine":
-            beyond = self.value < self.threshold if self.below else self.value > self.threshold
-            return f"{text}. {self.meaning}" if beyond else text
+            return f"{text}. {self.meaning}" if self.is_beyond else text
         return f"{self.severity.upper()} {text}\n    {self.meaning}\n    Try: {self.advice}"
 
 
@@ -151,6 +160,8 @@ class Diagnosis:
 
     checked: tuple[Finding, ...]
     """All checks: first the ones that fired, then the fine ones, then the skipped ones."""
+    about: str = ""
+    """What was diagnosed, if it is not the model as it is."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -192,7 +203,8 @@ class Diagnosis:
         return f"{text}; {fine}" + (f", {status['skipped']} skipped" if status["skipped"] else "")
 
     def __repr__(self) -> str:
-        return "\n".join([f"Diagnosis: {self.summary}", *(repr(each) for each in self.findings)])
+        about = [self.about] if self.about else []
+        return "\n".join([f"Diagnosis: {self.summary}", *about, *(repr(each) for each in self.findings)])
 
     def _repr_html_(self) -> str:
         rows = "".join(map(_row, self.findings))
@@ -200,16 +212,16 @@ class Diagnosis:
         head = "<tr><th></th><th>finding</th><th>measured</th><th>what it means</th><th>what to try</th></tr>"
         table = f'<table style="text-align:left"><thead>{head}</thead><tbody>{rows}</tbody></table>' if rows else ""
         rest = f"<details><summary>checks that did not fire</summary><ul>{quiet}</ul></details>" if quiet else ""
-        return f"<div><p><b>Diagnosis</b>: {html.escape(self.summary)}.</p>{table}{rest}</div>"
+        about = f" {html.escape(self.about)}" if self.about else ""
+        return f"<div><p><b>Diagnosis</b>: {html.escape(self.summary)}.{about}</p>{table}{rest}</div>"
 
 
 def _row(finding: Finding) -> str:
-    side = "below" if finding.below else "above"
-    measured = f"{finding.measure}: {digits(finding.value)}, fires {side} {digits(finding.threshold)}"
-    cells = [finding.name.replace("_", " "), measured, finding.meaning, finding.advice]
+    cells = [finding.name.replace("_", " "), finding.measured, finding.meaning, finding.advice]
     style = f'style="color:{COLOURS[finding.severity]};font-weight:600;vertical-align:top"'
     texts = "".join(f'<td style="text-align:left;vertical-align:top">{html.escape(each)}</td>' for each in cells)
-    return f"<tr><td {style}>{finding.severity}</td>{texts}</tr>"
+    picture = f'<tr><td></td><td colspan="4" style="text-align:left">{svg(finding.chart)}</td></tr>'
+    return f"<tr><td {style}>{finding.severity}</td>{texts}</tr>{picture}"
 
 
 def ordered(found: list[Finding]) -> tuple[Finding, ...]:
@@ -217,10 +229,40 @@ def ordered(found: list[Finding]) -> tuple[Finding, ...]:
 
     def key(finding: Finding) -> tuple[Any, ...]:
         if finding.status == "fired":
-            return (0, SEVERITIES.index(finding.severity), -finding.excess, CHECK_NAMES.index(finding.name))
-        return (1 + (finding.status == "skipped"), CHECK_NAMES.index(finding.name))
+            return (0, SEVERITIES.index(finding.severity), -finding.excess)
+        return (1 + (finding.status == "skipped"),)
 
     return tuple(sorted(found, key=key))
+
+
+def adjusted(found: Iterable[Finding], level: float = LEVEL) -> list[Finding]:
+    """Return findings with p-values adjusted for their number; those above the level do not fire.
+
+    Holm's method: the smallest of `m` p-values is multiplied by `m`, the next by `m − 1`, and so on. The probability of
+    any false alarm is then at most the level, however the checks depend on each other. Notes are no alarms.
+
+    Parameters
+    ----------
+    found
+        The outcomes of all checks that were made.
+    level
+        The probability of any false alarm.
+    """
+    found = list(found)
+    tested = [each for each in found if each.p_value is not None and each.severity != "note"]
+    largest, by_name = 0.0, {}
+    for rank, each in enumerate(sorted(tested, key=lambda each: each.p_value or 0.0)):
+        largest = max(largest, min(1.0, (len(tested) - rank) * (each.p_value or 0.0)))
+        by_name[each.name] = largest
+    return [_decided(each, by_name[each.name], level) if each.name in by_name else each for each in found]
+
+
+def _decided(finding: Finding, p_value: float, level: float) -> Finding:
+    """Return a finding with its adjusted p-value; it does not fire above the level."""
+    if finding.status != "fired" or p_value < level:
+        return dataclasses.replace(finding, adjusted=p_value)
+    meaning = "But among so many checks this can happen by chance."
+    return dataclasses.replace(finding, adjusted=p_value, status="fine", meaning=meaning)
 
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

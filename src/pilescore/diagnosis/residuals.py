@@ -12,18 +12,25 @@ from jaxtyping import Float, Int
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.optimize import minimize as scipy_minimize
 from scipy.optimize import minimize_scalar
+from scipy.spatial import cKDTree
+from scipy.special import bdtrc
 
 from ..covariance import Layout, cross, query
 from ..domains import Region, RegionUnion, Slice
+from ..equations import MultiIndex
 from ..model import Model, Observation
 from ..parallel import threads
 from ..solvers import EPS, solve
+from .deletion import OutlierSearch, search_outliers
 
 LARGEST_GROUP = 600
 """The largest number of rows that are searched for a systematic difference; larger groups are thinned to it."""
 
 DIFFERENCE_LENGTHS = (0.1, 0.3, 1.0, 3.0)
 """Lengths of a systematic difference, as fractions of the extent of a group."""
+
+SYSTEMATIC = 0.01
+"""Data that are far off are not outliers if so many neighbours on the same side are as unlikely as this."""
 
 LOG_RANGE = 14.0
 """The bound on the logarithms of a noise factor and of an amplitude, both ways."""
@@ -85,17 +92,18 @@ class Residuals:
         for block, rows in zip(self.model.blocks, self.model.rows, strict=True):
             if block_kind(block, self.model) == "equation" and not block.is_functional:
                 weights = block.weights / block.weights.sum()
-                terms = [self._term(block, i) for i in range(len(block.indices))]
+                table = np.asarray(block.coefficients)
+                terms = [row * self.mean_of(alpha, block) for row, alpha in zip(table, block.indices, strict=True)]
                 total = float(weights @ (block.values**2 + np.square(terms).sum(axis=0)))
                 if total > 0:
                     worst = max(worst, math.sqrt(float(weights @ self.fitted[rows] ** 2) / total))
         return worst
 
-    def _term(self, block: Observation, i: int) -> Float[np.ndarray, " n"]:
-        """Return the posterior mean of one term of a block's operator at its nodes."""
-        ones = query(block.points, (block.indices[i],), lambda points: np.ones((1, len(points))))
+    def mean_of(self, alpha: MultiIndex, block: Observation) -> Float[np.ndarray, " n"]:
+        """Return a derivative of the posterior mean at the points of a block."""
+        ones = query(block.points, (alpha,), lambda points: np.ones((1, len(points))))
         mean = np.concatenate([cross(self.model.kernel, tile, self.rows, self.eta) for tile in ones.tiles])
-        return np.asarray(block.coefficients)[i] * (mean @ self.alpha[np.argsort(self.order)])
+        return np.asarray(mean @ self.alpha[np.argsort(self.order)])
 
     @functools.cached_property
     def block(self) -> Int[np.ndarray, " N"]:
@@ -109,14 +117,24 @@ class Residuals:
         """
         if group not in self._predicted:
             rows = self.groups[group]
-            # Only the lower triangle of the inverse is known: rows have to be taken in the order of assembly.
-            place = np.sort(self.order[rows])
-            part = np.tril(self.inverse[np.ix_(place, place)])
-            covariance = cho_solve(cho_factor(part, lower=True), np.eye(len(place)))
-            back = np.searchsorted(place, self.order[rows])
-            covariance = covariance[np.ix_(back, back)]
+            covariance = cho_solve(cho_factor(self.precision(rows), lower=True), np.eye(len(rows)))
             self._predicted[group] = covariance @ self.alpha[rows], covariance
         return self._predicted[group]
+
+    def precision(self, rows: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n n"]:
+        """Return `[C⁻¹]_gg`, the inverse of the covariance of the rows `g` given all others."""
+        # Only the lower triangle of the inverse is known: rows have to be taken in the order of assembly.
+        place = np.sort(self.order[rows])
+        part = np.tril(self.inverse[np.ix_(place, place)])
+        part += np.tril(part, -1).T
+        back = np.searchsorted(place, self.order[rows])
+        return part[np.ix_(back, back)]
+
+    @functools.cached_property
+    def outlier_search(self) -> OutlierSearch:
+        """The worst data, with the noise estimated without them."""
+        errors, covariance = self.predicted("data")
+        return search_outliers(errors, 0.5 * (covariance + covariance.T), self.noise[self.data])
 
     def squares(self, group: str) -> float:
         """Return `eᵀB⁻¹e` of a group predicted from all others, which follows a `χ²` distribution of its size."""
@@ -125,6 +143,26 @@ class Residuals:
     @functools.cached_property
     def _predicted(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         return {}
+
+
+def are_neighbours(
+    rows: Int[np.ndarray, " k"], signs: Float[np.ndarray, " k"], points: Float[np.ndarray, "n d"]
+) -> bool:
+    """Return whether data that are far off are neighbours, off to the same side, more often than by chance.
+
+    Then something is systematically wrong there, such as a boundary value, and they are no outliers.
+    """
+    if len(rows) < 3:
+        return False
+    extent = np.ptp(points, axis=0)
+    places = points / np.where(extent > 0, extent, 1.0)
+    nearest = np.asarray(cKDTree(places).query(places[rows], k=2)[1])[:, 1]
+    side = np.zeros(len(points))
+    side[rows] = np.sign(signs)
+    alike = int(np.sum(side[nearest] == np.sign(signs)))
+    by_chance = 0.5 * (len(rows) - 1) / (len(points) - 1)
+    # Two that are each other's neighbours count twice: a single pair is chance.
+    return alike >= max(3, 0.5 * len(rows)) and float(bdtrc(alike - 1, len(rows), by_chance)) < SYSTEMATIC
 
 
 def residuals_of(model: Model) -> Residuals:
@@ -142,14 +180,6 @@ def residuals_of(model: Model) -> Residuals:
     return Residuals(
         model, alpha, noise, prior, variances, rounding, (logdet, quadratic), condition, inverse, order, rows, eta
     )
-
-
-def robust_sizes(residuals: Residuals) -> Float[np.ndarray, " n"]:
-    """Return the sizes of left-out errors of the data in robust deviations; zeros if most errors are zero."""
-    scaled = np.abs(residuals.scaled[residuals.data])
-    # 1.4826 times the median absolute deviation is the standard deviation of a normal distribution.
-    scale = 1.4826 * float(np.median(scaled)) if len(scaled) else 0.0
-    return scaled / scale if scale > 0 else np.zeros(len(scaled))
 
 
 def without_rows(model: Model, rows: Int[np.ndarray, " k"]) -> Model:
@@ -170,6 +200,12 @@ def block_kind(block: Observation, model: Model) -> str:
     # Explicit nodes have no region: the equation has the highest derivatives.
     highest = max(_order(each) for each in model.physics)
     return "conditions" if block.is_functional or _order(block) < highest else "equation"
+
+
+def axis_names(model: Model) -> list[str]:
+    """Return the names of the coordinates, from the region of any block; `x0`, `x1`, … if no block has a region."""
+    names: list[tuple[str, ...]] = [block.region.names for block in model.blocks if block.region is not None]
+    return list(names[0]) if names else [f"x{i}" for i in range(model.blocks[0].dimension)]
 
 
 def _order(block: Observation) -> int:

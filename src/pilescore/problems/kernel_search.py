@@ -36,6 +36,7 @@ from ..solvers import present_tolerance
 from .description import parameter_text
 from .problem import Problem
 from .summary import (
+    ChartSummary,
     CheckSummary,
     DerivedSummary,
     DescentSummary,
@@ -316,7 +317,11 @@ def _check_summary(finding: Finding, problem: Problem) -> CheckSummary:
         advice=_readable(finding.advice, problem),
         details={key: value for key, value in finding.details.items() if key == "outliers"},
     )
-    return CheckSummary.model_validate(stored, from_attributes=True)
+    parts: dict[str, Any] = {field.name: getattr(stored, field.name) for field in dataclasses.fields(stored)}
+    if finding.status == "fired":
+        chart = dataclasses.replace(finding.chart, rows=tuple(_readable(row, problem) for row in finding.chart.rows))
+        parts["chart"] = ChartSummary.model_validate(chart, from_attributes=True)
+    return CheckSummary.model_validate(parts)
 
 
 def _readable(text: str, problem: Problem) -> str:

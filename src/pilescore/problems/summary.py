@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, RootModel, model_validator
 
-from ..diagnosis import Diagnosis, Finding
+from ..diagnosis import Chart, Diagnosis, Finding, Series
 from ..solvers import TIGHTEST
 from ..storage import DIGEST
 
@@ -138,6 +138,32 @@ class OutlierSummary(Stored):
     deviations: float
 
 
+class SeriesSummary(Stored):
+    """Points or a line of a chart, as in `ps.diagnosis.Chart`."""
+
+    name: str
+    x: list[float]
+    y: list[float]
+    style: Literal["dots", "line", "dashed", "line and dots"]
+    colour: int
+
+
+class ChartSummary(Stored):
+    """The picture of a finding, as in `ps.diagnosis.Chart`."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: list[SeriesSummary]
+    rows: list[str]
+    x_log: bool
+
+    def chart(self) -> Chart:
+        """Return the picture as a finding has it."""
+        series = tuple(Series(each.name, tuple(each.x), tuple(each.y), each.style, each.colour) for each in self.series)
+        return Chart(self.title, self.x_label, self.y_label, series, tuple(self.rows), self.x_log)
+
+
 class CheckSummary(Stored):
     """One check of a diagnosis, as in `ps.diagnosis.Finding`."""
 
@@ -145,12 +171,23 @@ class CheckSummary(Stored):
     status: Literal["fired", "fine", "skipped"]
     severity: Literal["failure", "warning", "note"]
     value: Number
-    threshold: float
+    threshold: Number
     below: bool
     measure: str
     meaning: str
     advice: str
     details: dict[str, list[OutlierSummary]]
+    p_value: float | None = None
+    adjusted: float | None = None
+    seconds: float = 0.0
+    chart: ChartSummary | None = None
+    """The picture of a finding that fired."""
+
+    def finding(self) -> Finding:
+        """Return the check as `diagnose` does; of its details there are the outliers and the picture."""
+        chart = {} if self.chart is None else {"chart": self.chart.chart()}
+        parts = self.model_dump(exclude={"chart"})
+        return Finding(**(parts | {"details": parts["details"] | chart}))
 
 
 class DiagnosisSummary(RootModel[list[CheckSummary]]):
@@ -158,7 +195,7 @@ class DiagnosisSummary(RootModel[list[CheckSummary]]):
 
     def diagnosis(self) -> Diagnosis:
         """Return the checks as `diagnose` does."""
-        return Diagnosis(tuple(Finding(**check.model_dump()) for check in self.root))
+        return Diagnosis(tuple(check.finding() for check in self.root))
 
 
 class SolutionSummary(Stored):

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnosis import Finding, digits
+from ..diagnosis import digits
 from ..problems import HyperposteriorSummary, Selection, parameter_text, score_text
 from ..search import degrees_text
 from .contents import Curve, Figure, Lines, Mark, Panel, Picture, Report, Section, TextTable
+from .findings import diagnosis_section, sentence
 
 SIGNED_ROLES = ("coefficient", "angle", "shear", "number")
 """The roles of hyperparameters that can be negative."""
@@ -43,11 +44,11 @@ def selection_report(selection: Selection) -> Report:
         f"{problem.unknown}({', '.join(problem.box.names)}) from {_many(readings, 'reading')} and from equations and "
         f"conditions at {_many(imposed, 'node')}. {chosen}"
     )
-    diagnosis = _diagnosis(selection)
+    diagnosis = diagnosis_section(selection)
     failed = any(finding.severity == "failure" for finding in selection.diagnosis)
     sections = [
         *([diagnosis] if failed else []),
-        *([Section("Caution", tuple(_sentence(text) for text in summary.warnings))] if summary.warnings else []),
+        *([Section("Caution", tuple(sentence(text) for text in summary.warnings))] if summary.warnings else []),
         _solution(selection),
         *([_nonlinear(selection, readings + imposed)] if summary.solution is not None else []),
         *([] if failed else [diagnosis]),
@@ -94,10 +95,6 @@ def with_error(value: float, error: float | None, positive: bool = False) -> str
     if abs(value) >= 1e5 or abs(value) < 1e-3 or error < 1e-9:
         return f"{digits(value)} ± {digits(error)}"
     return f"{value:.{places}f} ± {error:.{places}f}".replace("-", "−")
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
 
 
 def ordered(selection: Selection) -> list[str]:
@@ -221,45 +218,6 @@ def _over(selection: Selection, text: str, mean: np.ndarray, std: np.ndarray) ->
         Picture(f"mean of {text}{where}", z=mean, z_label=text, diverging=signed, **common),
         Picture(f"its standard deviation{where}", z=std, z_label="standard deviation", **common),
     ]
-
-
-def _diagnosis(selection: Selection) -> Section:
-    """Return the findings about the chosen model, the most severe first, and the checks without findings."""
-    diagnosis = selection.diagnosis
-    parts = []
-    for status, verbs in (("fine", ("is fine", "are fine")), ("skipped", ("does not apply", "do not apply"))):
-        names = [check.name.replace("_", " ") for check in diagnosis.checked if check.status == status]
-        if names:
-            parts.append(f"{len(names)} {verbs[len(names) > 1]} ({', '.join(names)})")
-    text = f"of {len(diagnosis.checked)} checks, {', and '.join(parts)}"
-    if not diagnosis.findings:
-        return Section("Diagnosis", (f"Nothing was found: {text}.",))
-    rows = [(f.severity, f.name.replace("_", " "), _measured(f), f.meaning, _sentence(f.advice)) for f in diagnosis]
-    header = ("", "finding", "measured", "meaning", "what to try")
-    tables = [TextTable("Findings, the most severe first.", header, tuple(rows))]
-    if "outliers" in diagnosis:
-        tables.append(_outliers(selection, diagnosis["outliers"]))
-    return Section("Diagnosis", (_sentence(text),), (), tuple(tables))
-
-
-def _measured(finding: Finding) -> str:
-    side = "below" if finding.below else "above"
-    return f"{_sentence(finding.measure)[:-1]} {digits(finding.value)}; it fires {side} {digits(finding.threshold)}."
-
-
-def _outliers(selection: Selection, finding: Finding) -> TextTable:
-    """Return a table of outliers with their coordinates."""
-    results, names = selection.results, selection.problem.box.names
-    labels = list(selection.model.labels)
-    rows = []
-    for outlier in finding.details["outliers"]:
-        first = int(np.flatnonzero(results["reading_block"].values == labels.index(outlier["block"]))[0])
-        point = results["reading_point"].values[first + outlier["index"]]
-        where = ", ".join(f"{name} = {value:.4g}" for name, value in zip(names, point, strict=True))
-        numbers = (outlier["value"], outlier["predicted"], outlier["deviations"])
-        rows.append((outlier["block"], where, *map(digits, numbers)))
-    header = ("readings", "where", "measured", "predicted", "robust deviations")
-    return TextTable("Outliers, with their predictions from all other readings and the physics.", header, tuple(rows))
 
 
 def _readings(selection: Selection) -> Section:
@@ -416,7 +374,7 @@ def _kernels(selection: Selection) -> Section:
         "were equally probable before."
     )
     why = selection.summary.why_kernels
-    texts = (*([_sentence(f"These kernels were tried because {why}")] if why else []), text)
+    texts = (*([sentence(f"These kernels were tried because {why}")] if why else []), text)
     return Section("Kernels", texts, (), (TextTable("Kernels, best first.", header, tuple(rows), 0),))
 
 

@@ -20,6 +20,7 @@ from .kronecker import Kronecker
 from .lapack import EPS as EPS
 from .lapack import LARGEST_THREADED as LARGEST_THREADED
 from .lapack import CholeskyFactor as CholeskyFactor
+from .lapack import ConditionalFactored as ConditionalFactored
 from .lapack import Dense
 from .lapack import DenseCotangent as DenseCotangent
 from .lapack import DenseFactored as DenseFactored

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from jaxtyping import Float
+from scipy.special import chdtrc
 
 from ...errors import listed
+from ..calibration import Sample
 from ..context import FEWEST_DATA, LONGER, SHORTER, DiagnosisContext, length_names
-from ..findings import Finding
-from ..residuals import robust_sizes
+from ..findings import LEVEL, Finding
+from .noise import data_errors, errors_in_space
+
+COLLAPSED_SHARE = 0.1
+"""The smallest fraction of the data's mean square that a solution explains."""
+
+OVERFIT_RATIO = 0.3
+"""Training errors below this fraction of left-out errors are small."""
+
+SMOOTHING_NATS = 3.0
+"""The nats gained by other lengths that matter."""
+
+COVERAGE_ERROR = 0.15
+"""The error of the coverage of intervals that matters, beyond chance."""
 
 OVERFIT_NATS = 3.0
 """Small training errors are overfitting if more noise or longer lengths gain more nats than this."""
@@ -19,6 +35,9 @@ PREDICTED_FRACTION = 0.5
 
 INTERVALS = {50: 0.6744897501960817, 80: 1.2815515655446004, 95: 1.959963984540054}
 """Half the widths of intervals, in standard deviations, by their coverage in percent."""
+
+MANY_OUTLIERS = 0.1
+"""A larger fraction of the data may be noise with heavy tails."""
 
 MOST_NAMED = 10
 """The largest number of outliers that a finding names."""
@@ -49,6 +68,7 @@ def collapsed(context: DiagnosisContext) -> Finding:
         "everything for noise.",
         "smaller upper bounds of gamma and rho, other starts with short lengths, a kernel that suits the equation "
         "(ps.data_free_pile, ps.choose), or scoring the data given the physics (score='given_physics').",
+        threshold=COLLAPSED_SHARE,
         below=True,
         shares=shares,
     )
@@ -66,7 +86,7 @@ def overfit(context: DiagnosisContext) -> Finding:
         return context.skip("overfit", "All data are zero.")
     ratio = float(np.sqrt(training @ training / (left_out @ left_out)))
     predicted = 1.0 - float(left_out @ left_out / (values @ values))
-    small = ratio < context.thresholds.overfit
+    small = ratio < OVERFIT_RATIO
     gains = context.gains_by_noise if small else {}
     best = max(gains, key=lambda change: gains[change], default="")
     prefers_noise = bool(best) and gains[best] > OVERFIT_NATS
@@ -85,6 +105,7 @@ def overfit(context: DiagnosisContext) -> Finding:
         "the ratio of training errors to errors of left-out data is",
         meaning,
         "a larger gamma, longer lengths; or let ps.minimize choose both.",
+        threshold=OVERFIT_RATIO,
         below=True,
         fires=fires,
         left_out_share=predicted,
@@ -109,50 +130,100 @@ def _smoothing(context: DiagnosisContext, name: str, factors: tuple[float, ...],
         return context.skip(name, f"{context.model.kernel!r} has no length.")
     profile, slope = context.length_profile, context.length_slope
     best = max(factors, key=lambda factor: profile[factor])
+    gain = max(profile[best], 0.0)
+    meaning = (
+        f"The kernel is too {present}: lengths × {best:.2g} would gain {gain:.3g} nats (the slope of the free energy "
+        f"in the logarithm of the lengths is {slope:+.3g})."
+    )
+    advice = f"{better} lengths: ps.minimize(model, over={{'{names[0]}': (low, high), …}})."
+    fit = _fit(context)
+    if gain > SMOOTHING_NATS and _gain_by_scale(fit, context) > gain:
+        meaning = (
+            f"The observations are about {math.sqrt(fit):.2g} times as large as the model expects (their fit is "
+            f"{fit:.3g}; it should be about 1): eta, or all of eta, gamma and rho, are wrong. Lengths cannot be judged."
+        )
+        advice = f"an eta that is {fit:.1g} times as large, or let ps.minimize choose eta and gamma."
     return context.finding(
         name,
-        max(profile[best], 0.0),
+        gain,
         "warning",
         f"the gain from {better} lengths, in nats, is",
-        f"The kernel is too {present}: lengths × {best:.2g} would gain {profile[best]:.3g} nats (the slope of the free "
-        f"energy in the logarithm of the lengths is {slope:+.3g}).",
-        f"{better} lengths: ps.minimize(model, over={{'{names[0]}': (low, high), …}}).",
+        meaning,
+        advice,
+        threshold=SMOOTHING_NATS,
+        # Twice the gain by one more free number follows a χ² distribution with one degree of freedom.
+        p_value=float(chdtrc(1.0, 2.0 * gain)),
         slope=slope,
         profile=profile,
     )
 
 
+def _fit(context: DiagnosisContext) -> float:
+    """Return `ỹᵀC⁻¹ỹ` of the scored observations for each of them; it is about one."""
+    whitened = context.calibration.whitened
+    return float(np.mean(whitened**2)) if len(whitened) else 1.0
+
+
+def _gain_by_scale(fit: float, context: DiagnosisContext) -> float:
+    """Return the nats gained if η and all noises are multiplied by the fit, which makes it one."""
+    return 0.5 * len(context.calibration.whitened) * (fit - 1.0 - math.log(max(fit, 1e-300)))
+
+
 def outliers(context: DiagnosisContext) -> Finding:
-    """Check whether left-out errors of single data are far beyond those of the others."""
-    residuals, model, rows = context.residuals, context.model, context.outlying
+    """Check whether single data are far from their prediction by all others; several may hide each other."""
+    name, residuals, model = "outliers", context.residuals, context.model
     if residuals.data.stop < FEWEST_DATA:
-        return context.skip("outliers", f"There are fewer than {FEWEST_DATA} data.")
-    sizes = robust_sizes(residuals)
+        return context.skip(name, f"There are fewer than {FEWEST_DATA} data.")
+    if not residuals.alpha[residuals.data].any():
+        return context.skip(name, "All data are predicted without any error.")
+    rows, found = context.outlying, residuals.outlier_search
+    suspects = rows if len(rows) else found.rows[:1]
+    errors, sizes = found.predicted_errors(suspects)
+    shown = np.argsort(-np.abs(sizes))
     named = [
         {
             "block": model.labels[residuals.block[row]],
             "index": int(row - model.rows[residuals.block[row]].start),
             "value": float(model.values[row]),
-            "predicted": float(model.values[row] - residuals.left_out[row]),
-            "deviations": float(sizes[row]),
+            "predicted": float(model.values[row] - error),
+            "deviations": float(abs(size)),
         }
-        for row in rows[:MOST_NAMED]
+        for row, error, size in zip(suspects[shown], errors[shown], sizes[shown], strict=True)
     ]
-    which = listed([f"{outlier['block']}[{outlier['index']}]" for outlier in named[:3]]) if named else ""
-    more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
-    return context.finding(
-        "outliers",
-        float(sizes.max()),
-        "warning",
-        "the largest error of a left-out datum, in robust deviations, is",
-        f"{which}{more} {'is' if len(rows) == 1 else 'are'} far from the prediction by all other data and the physics."
-        if len(rows)
-        else "But there are too many such errors to be outliers.",
-        "look at these values; correct them, leave them out, or give them a larger noise.",
-        fires=len(rows) > 0,
-        outliers=named,
-        count=len(rows),
+    count = len(rows)
+    which = listed([f"{outlier['block']}[{outlier['index']}]" for outlier in named[:3]])
+    more = f" and {count - 3} more" if count > 3 else ""
+    meaning = (
+        f"{which}{more} {'is' if count == 1 else 'are'} far from the prediction by all other data and the physics."
     )
+    advice = "look at these values; correct them, leave them out, or give them a larger noise."
+    if count > MANY_OUTLIERS * residuals.data.stop:
+        advice += " So many may also mean noise with heavy tails: all data then need a larger gamma."
+    return context.finding(
+        name,
+        named[0]["deviations"],
+        "warning",
+        "the largest left-out error, in deviations without outliers, is",
+        meaning
+        if count
+        else "But these errors are small in predicted deviations, or alike among neighbours: no outliers.",
+        advice,
+        fires=count > 0,
+        p_value=found.p_value if count or found.p_value > LEVEL else 1.0,
+        outliers=named[:MOST_NAMED] if count else [],
+        count=count,
+        noise_factor=found.noise_factor,
+        picture=_with_outliers(context, suspects[shown], sizes[shown]) if count else None,
+    )
+
+
+def _with_outliers(context: DiagnosisContext, rows: np.ndarray, sizes: np.ndarray) -> dict[str, Any] | None:
+    """Return a picture of left-out errors over space, with outliers."""
+    errors = data_errors(context)
+    if isinstance(errors, str):
+        return None
+    points = np.concatenate([block.centres for block in context.model.data])
+    return errors_in_space(errors, context) | {"marked": points[rows], "marked_sizes": sizes}
 
 
 def miscalibrated(context: DiagnosisContext) -> Finding:
@@ -162,10 +233,7 @@ def miscalibrated(context: DiagnosisContext) -> Finding:
         return context.skip("miscalibrated", f"There are fewer than {FEWEST_DATA} data.")
     coverage = {level: float(np.mean(scaled <= width)) for level, width in INTERVALS.items()}
     excess = {level: share - level / 100 for level, share in coverage.items()}
-    # Three binomial standard deviations: differences below are likely by chance.
-    chance = {level: 3.0 * math.sqrt(level / 100 * (1 - level / 100) / len(scaled)) for level in INTERVALS}
-    worst = max(excess, key=lambda level: abs(excess[level]) if abs(excess[level]) > chance[level] else -1.0)
-    fires = abs(excess[worst]) > max(context.thresholds.miscalibrated, chance[worst])
+    worst = max(excess, key=lambda level: abs(excess[level]) / _chance(level, len(scaled)))
     size = float(np.sqrt(np.mean(scaled**2)))
     if not size > 0:
         return context.skip("miscalibrated", "All data are predicted without any error.")
@@ -176,12 +244,24 @@ def miscalibrated(context: DiagnosisContext) -> Finding:
         "warning",
         "the error of the coverage of intervals of left-out data is",
         f"Predicted deviations are {side}: {worst}% intervals contain {100 * coverage[worst]:.0f}% of left-out data, "
-        f"whose errors are {size:.2g} predicted deviations."
-        if fires
-        else "But with so few data this can happen by chance.",
+        f"whose errors are {size:.2g} predicted deviations.",
         f"let ps.minimize choose gamma{' (it is too small)' if excess[worst] < 0 else ''} and eta, or multiply "
         f"deviations by {size:.2g}.",
-        fires=fires,
+        threshold=COVERAGE_ERROR,
+        p_value=context.test(coverage_error).p_value,
         coverage=coverage,
         rms=size,
     )
+
+
+def coverage_error(sample: Sample) -> Float[np.ndarray, " B"]:
+    """Return the largest error of the coverage of intervals for each data set, in deviations of independent data."""
+    scaled = np.abs(sample.scaled[sample.data])
+    errors = [np.mean(scaled <= width, axis=0) - level / 100 for level, width in INTERVALS.items()]
+    chances = [_chance(level, len(scaled)) for level in INTERVALS]
+    return np.asarray(np.max([np.abs(each) / chance for each, chance in zip(errors, chances, strict=True)], axis=0))
+
+
+def _chance(level: int, count: int) -> float:
+    """Return the standard deviation of the coverage of an interval by independent data."""
+    return math.sqrt(level / 100 * (1 - level / 100) / count)

@@ -7,11 +7,44 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...errors import PilescoreError
-from ...model import Model, is_positive, named_paths, path_of
-from ...search import Curvature, Objective, SearchOptions, find_curvature, search_space
+from ...errors import PilescoreError, listed
+from ...model import Model, find, is_positive, named_paths, path_of
+from ...search import Curvature, Objective, SearchOptions, Side, find_curvature, search_space
 from ..context import DiagnosisContext
 from ..findings import Finding
+
+BEYOND_NATS = 1.0
+"""A bound matters if a factor of two beyond it gains more nats."""
+
+COMPARABLE_NATS = 2.0
+"""Optima within these nats have comparable evidence."""
+
+APART = 0.7
+"""Optima are different if a hyperparameter differs by more than a factor of two, or by this fraction of its size."""
+
+CONSEQUENCES = {
+    ("data_temperature", "upper"): "the model takes the data for noise, and explains less of them than it could",
+    ("data_temperature", "lower"): "the data are more precise than the bounds allow, and deviations are too wide",
+    ("physics_temperature", "upper"): "the model takes the equation for noise, and does not obey it",
+    ("length", "lower"): "no smooth function fits: an error in the model, or too few nodes for shorter lengths",
+    ("length", "upper"): "the solution is smoother than the bounds allow, and deviations are too wide",
+    ("coefficient", "lower"): "its value and standard error mean nothing",
+    ("coefficient", "upper"): "its value and standard error mean nothing",
+    ("angle", "lower"): "the kernel's direction is not the best one",
+    ("angle", "upper"): "the kernel's direction is not the best one",
+    ("ratio", "lower"): "the kernel is not stretched as far as the solution is",
+    ("ratio", "upper"): "the kernel is not stretched as far as the solution is",
+    ("period", "lower"): "the period is not the best one",
+    ("period", "upper"): "the period is not the best one",
+}
+"""What it means that a hyperparameter of some kind is at a bound. A rho at its lower bound only says that the equation
+holds, and an eta at a bound has a check of its own."""
+
+FLAT_NATS = 1.0
+"""A direction is flat if a factor of ten along it changes the evidence by fewer nats."""
+
+IDLE_NATS = 0.1
+"""A temperature is idle if a tenth and ten times its value change the evidence by fewer nats."""
 
 LOG_TEN = math.log(10.0)
 
@@ -20,34 +53,86 @@ WIDEST_FACTOR = 1e3
 
 
 def at_bound(context: DiagnosisContext) -> Finding:
-    """Check which hyperparameters are at a bound of the search."""
+    """Check which hyperparameters are at a bound of the search, if that has consequences."""
     if context.minimum is None and context.space is None:
         return context.skip("at_bound", "No bounds are known: give over=, or the result of ps.minimize.")
-    sides = context.at_bounds
-    nearest = 0.0 if sides else min((min(at, 1 - at) for at in context.positions.values()), default=math.nan)
-    roles = {name: context.source.roles.get(name.split("[")[0]) for name in sides}
-    upper = [
-        n for n, side in sides.items() if side == "upper" and roles[n] in ("data_temperature", "physics_temperature")
-    ]
-    short = [n for n, side in sides.items() if side == "lower" and roles[n] == "length"]
-    named = ", ".join(f"{name} at its {side} bound" for name, side in sides.items())
-    meaning = f"The evidence is higher beyond the bounds: {named}."
-    if upper:
-        meaning += f" With {' and '.join(upper)} so large, the model takes these observations for noise."
-    if short:
-        meaning += f" With {' and '.join(short)} so short, no smooth function fits: an error, or too few nodes."
+    sides, model = context.at_bounds, context.source
+    gains = {name: _gain_beyond(context, name, side) for name, side in sides.items()}
+    texts: dict[str, str] = {}
+    for name, side in sides.items():
+        text = CONSEQUENCES.get((model.roles[name.partition("[")[0]], side), "")
+        if text and (gains[name] > BEYOND_NATS or model.roles[name.partition("[")[0]] == "coefficient"):
+            texts[name] = text
+    coefficients = [name for name in texts if model.roles[name.partition("[")[0]] == "coefficient"]
+    worst = max((gains[name] for name in texts), default=0.0)
     return context.finding(
         "at_bound",
-        nearest,
-        "warning" if upper or short else "note",
-        "the distance to the nearest bound, as a fraction of the range, is",
-        meaning,
-        "wider bounds. A rho at its lower bound only says that the equation holds as closely as the bounds allow; an "
-        "eta or a length at its upper bound says that the solution is smoother than the bounds allow.",
-        below=True,
-        fires=bool(sides),
+        worst,
+        "failure" if coefficients else "warning",
+        "the gain by a factor of two beyond a bound, in nats, is",
+        " ".join(f"{name} is at its {sides[name]} bound: {text}." for name, text in texts.items())
+        or "Nothing is at a bound that matters.",
+        "wider bounds, if values beyond them make sense; otherwise find out what the model lacks.",
+        threshold=BEYOND_NATS,
+        fires=bool(texts),
         at_bounds=sides,
+        gains=gains,
     )
+
+
+def _gain_beyond(context: DiagnosisContext, name: str, side: Side) -> float:
+    """Return the nats gained beyond a bound: by a factor of two, or a tenth of the size of what may be negative."""
+    base, index = find(context.source, named_paths(context.source), name)
+    value = float(np.asarray(context.source.parameters[base])[index])
+    if is_positive(context.source, path_of(context.source, name)):
+        beyond = value * (2.0 if side == "upper" else 0.5)
+    else:
+        beyond = value + (0.1 if side == "upper" else -0.1) * (abs(value) or 1.0)
+    return context.energy - context.energy_with({name: beyond})
+
+
+def several_optima(context: DiagnosisContext) -> Finding:
+    """Check whether descents from other starts ended elsewhere, with nearly as much evidence."""
+    name, best = "several_optima", context.minimum
+    if best is None or len(best.descents) < 2:
+        return context.skip(name, "This needs the result of ps.minimize with several starts.")
+    ends = [each for each in best.descents if math.isfinite(each.pile)]
+    first = min(ends, key=lambda end: end.pile)
+    size = best.pile.size
+    others = {}
+    for end in ends:
+        nats = 0.5 * size * (end.pile - first.pile)
+        if nats < COMPARABLE_NATS and _distance(context.source, first.end, end.end) > APART:
+            others[nats] = end
+    fewest = min(others, default=math.nan)
+    shown = ""
+    if others:
+        moved = sorted(first.end, key=lambda key: -_distance(context.source, {key: first.end[key]}, others[fewest].end))
+        shown = listed([f"{key} = {others[fewest].end[key]:.3g} instead of {first.end[key]:.3g}" for key in moved[:3]])
+    return context.finding(
+        name,
+        fewest,
+        "warning",
+        "the evidence of the next best optimum is lower, in nats, by",
+        f"Another optimum has nearly as much evidence, with {shown}: the choice between them is arbitrary.",
+        "average over both (ps.hyperposterior, ps.posterior of it), or collect data that tell them apart "
+        "(ps.next_points).",
+        threshold=COMPARABLE_NATS,
+        below=True,
+        optima=len(others) + 1,
+    )
+
+
+def _distance(model: Model, first: Mapping[str, float], second: Mapping[str, float]) -> float:
+    """Return the largest difference of hyperparameters that matter: of logarithms, or relative to their size."""
+    far = 0.0
+    for name, value in first.items():
+        if is_positive(model, path_of(model, name)):
+            difference = abs(math.log(value / second[name]))
+        else:
+            difference = abs(value - second[name]) / (max(abs(value), abs(second[name])) or 1.0)
+        far = max(far, difference)
+    return far
 
 
 def flat_direction(context: DiagnosisContext) -> Finding:
@@ -81,6 +166,7 @@ def flat_direction(context: DiagnosisContext) -> Finding:
         "the change of the evidence over a decade of the flattest direction, in nats, is",
         f"The evidence does not determine {shown}.",
         f"fix {'one of them, or tie them' if others else 'it'}; predictions hardly depend on it.",
+        threshold=FLAT_NATS,
         below=True,
         fires=False if first == "eta" and not others else None,
         direction=direction,
@@ -105,6 +191,7 @@ def idle_temperature(context: DiagnosisContext) -> Finding:
         "the change of the evidence by a tenth or ten times the least effective temperature, in nats, is",
         f"{idle} has no effect: the evidence is the same with a tenth or ten times its value.",
         f"fix {idle}, and leave it out of the search.",
+        threshold=IDLE_NATS,
         below=True,
         changes=changes,
     )

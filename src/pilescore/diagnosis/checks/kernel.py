@@ -20,14 +20,29 @@ from ...kernels import Kernel, Product, Radial, Scalar, Scaled, Sum, real
 from ...model import Model, eta_and_temperatures
 from ...search import Found, RunOptions, SearchOptions, Steps, Ties
 from ...solvers import with_tolerances
+from ..calibration import calibrate
+from ..change_search import p_value_of_gain, residual_freedom
 from ..context import DiagnosisContext, free_energy, is_precise, length_names
 from ..findings import Finding
+from ..score_tests import ScoreTests
 
 SHAPE_BOUND = 3.0
 """The bound on the entries of `L`, both ways."""
 
 SHAPE_START = 1.0
 """Entries of `L` at the starts of the search without data, besides zero: with too few nodes it has several minima."""
+
+NATS_PER_NODE = 0.3
+"""Nats for each node gained without data by a rotated and stretched kernel that matter."""
+
+PROMISING_NATS = 2.0
+"""A stretch is searched if its score promises more nats."""
+
+LARGEST_STEP = 1.0
+"""The largest entry of `L` at the start of this search."""
+
+WELL_PREDICTED = 0.9
+"""If left-out data are predicted better than this, as a fraction of their variance, a far stretch is not searched."""
 
 CLEAR_NATS = 3.0
 """The data are used only if a stretched kernel gains more nats than this without them."""
@@ -118,49 +133,80 @@ def _exponential(shape: Float[Array, " p"], dimension: int) -> Float[Array, "d d
 
 
 def ill_suited_kernel(context: DiagnosisContext) -> Finding:
-    """Check whether a rotated and stretched kernel suits the equation far better, and the evidence agrees."""
+    """Check whether a rotated and stretched kernel makes the data far more probable, or suits the equation better."""
     model, name = context.model, "ill_suited_kernel"
     dimension = model.blocks[0].dimension
     if not model.physics or dimension not in (2, 3):
         return context.skip(name, "This check is for equations in two and three dimensions.")
     if not _is_radial(model.kernel):
         return context.skip(name, f"{model.kernel!r} is not made of stationary kernels that can be stretched.")
-    model = _with_enough_prior(context)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrecisionWarning)
-            data_free_gain, shape = _gain_without_data(model, dimension)
-            gain, count, unit = data_free_gain, sum(block.size for block in model.physics), "node"
-            if model.data and data_free_gain > CLEAR_NATS:
-                count, unit = sum(block.size for block in model.data), "datum"
+    count, tried, data_free_gain = dimension * (dimension + 1) // 2 - 1, 1, math.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrecisionWarning)
+        gain, shape = _gain_nearby(context, dimension) if model.data else (0.0, np.zeros(count))
+        if not model.data or (gain < CLEAR_NATS and context.predicted_share < WELL_PREDICTED):
+            # Far from the best stretch a model takes its data for noise, and slopes say nothing.
+            data_free_gain, far = _gain_without_data(model, dimension)
+            if not model.data:
+                gain, shape = data_free_gain, far
+            elif data_free_gain > CLEAR_NATS:
+                larger = _with_enough_prior(context)
                 longer = {each: LENGTH_FACTORS[0] * model.parameters[each] for each in length_names(model)}
-                shapes = [shape, _gain_without_data(model.replace(longer), dimension)[1]]
-                gain, shape = _gain_with_data([context.model, model], shapes)
-    except PilescoreError as failure:
-        return context.skip(name, f"No stretched kernel could be scored: {failure}")
+                shapes = [far, _gain_without_data(larger.replace(longer), dimension)[1]]
+                far_gain, far = _gain_with_data([context.model, larger], shapes)
+                tried = len(shapes) * len(STRETCH_FRACTIONS) * len(LENGTH_FACTORS) * len(NOISE_FACTORS)
+                if far_gain > gain:
+                    gain, shape = far_gain, far
     values, vectors = np.linalg.eigh(np.asarray(_symmetric(jnp.asarray(shape), dimension)))
     # exp L shrinks differences most along the smallest eigenvalue: the kernel is longest there.
     direction = vectors[:, 0] * np.sign(vectors[np.argmax(np.abs(vectors[:, 0])), 0])
     factor = math.exp(values[-1] - values[0])
-    along = ", ".join(f"{part:.3g}" for part in direction)
+    along = ", ".join(f"{part:.3g}" for part in direction + 0.0)
     axes = f" of ({', '.join(model.names)})" if model.names else ""
+    p_value = None
+    if model.data:
+        p_value = min(1.0, tried * p_value_of_gain(gain, residual_freedom(context.residuals), count))
+    nodes = sum(block.size for block in model.physics)
     return context.finding(
         name,
-        gain / count,
+        gain if model.data else gain / nodes,
         "failure",
-        f"the gain from a rotated and stretched kernel, in nats per {unit}, is",
+        f"the gain from a rotated and stretched kernel, in nats{'' if model.data else ' per node'}, is",
         f"The kernel does not suit the equation: stretched {factor:.3g} times as far in the direction ({along}){axes} "
         f"as across it, it would gain {gain:.3g} nats{'' if model.data else ', before there are any data'}.",
         "a bandwidth for each axis (ps.RBF(bandwidth=[…])), ps.AnisotropicRBF, ps.kernels.FullCovarianceRBF or "
         "ps.kernels.LinearMap with this direction; ps.data_free_landscape shows which suits.",
-        fires=gain > CLEAR_NATS
-        and gain > context.thresholds.ill_suited_kernel * count
-        and (unit == "datum" or not model.data),
+        threshold=CLEAR_NATS if model.data else NATS_PER_NODE,
+        p_value=p_value,
         gain=gain,
         data_free_gain=data_free_gain,
         direction=direction.tolist(),
         stretch=factor,
     )
+
+
+def _gain_nearby(context: DiagnosisContext, dimension: int) -> tuple[float, np.ndarray]:
+    """Return the nats gained for the data given the physics by a stretch that its score promises, and its shape."""
+    start = np.zeros(dimension * (dimension + 1) // 2 - 1)
+    source = context.source.replace(kernel=stretched_kernel(context.source.kernel, start), priors={})
+    linear = context.model.replace(kernel=stretched_kernel(context.model.kernel, start), priors={})
+    calibration = calibrate(linear, GIVEN_PHYSICS.given_blocks(context.source), draws=0)
+    shapes = _shape_names(linear)
+    others = [name for name in _wide_bounds(linear) if name not in context.at_bounds and context.was_searched(name)]
+    tests = ScoreTests(linear, calibration, others)
+    promise, step = tests.joint([f"{each}[{i}]" for i in range(len(start))] for each in shapes)
+    if promise < PROMISING_NATS:
+        return 0.0, start
+    largest = float(np.abs(step).max())
+    first = step * min(1.0, LARGEST_STEP / largest)
+    try:
+        plain = _steps(_wide_bounds(context.source), GIVEN_PHYSICS).descend(context.source.replace(priors={}), 1)
+        best = _search_shape(source.replace(dict.fromkeys(shapes, first)), GIVEN_PHYSICS)
+    except PilescoreError:
+        return 0.0, start
+    if not is_precise(best.pile):
+        return 0.0, start
+    return max(plain.pile.free_energy - best.pile.free_energy, 0.0), _shape(best.model)
 
 
 def _is_radial(kernel: Kernel) -> bool:
@@ -247,9 +293,11 @@ def _energy(model: Model) -> float:
 def _wide_bounds(model: Model) -> dict[str, tuple[Any, Any]]:
     """Return wide bounds for lengths and all temperatures."""
     parameters = model.parameters
+    exact = {name for i, name in enumerate(model.temperature_names) if model.is_exact(i)}
     return {
         name: (parameters[name] / WIDEST_FACTOR, parameters[name] * WIDEST_FACTOR)
         for name in [*eta_and_temperatures(model), *length_names(model)]
+        if name not in exact
     }
 
 
