@@ -33,8 +33,14 @@ CLOSE_NATS = 2.0
 DOUBTFUL = 0.05
 """Other kernels are tried only if the p-value of a change is below this."""
 
-SEARCH = SearchOptions(tolerance=1e-6, max_evaluations=40, curvature=False)
-"""How the other hyperparameters follow a change: its gain needs few digits."""
+THOROUGH = SearchOptions(tolerance=1e-6, max_evaluations=40, curvature=False)
+"""How the hyperparameters without a change are found: what is lost here would look like a gain."""
+
+QUICK = SearchOptions(tolerance=1e-3, max_evaluations=15, curvature=False)
+"""How they follow a change from there. Its gain needs few digits, and less than all of it is no false alarm."""
+
+UNDECIDED = (5e-4, 0.3)
+"""A change with a p-value between these is searched once more, from where the search ended."""
 
 WIDEST_FACTOR = 1e3
 """Bounds of other hyperparameters where no bounds are known, as a factor both ways."""
@@ -139,23 +145,29 @@ class ChangeSearch:
         # Another coefficient is a simpler explanation than another term.
         close = [each for each in known if each.gain > most - CLOSE_NATS or each.gain == most]
         best = max(close, key=lambda each: (each.change.kind == "coefficient", each.gain), default=None)
-        return None if best is None else self._settled(best)
+        if best is None:
+            return None
+        if UNDECIDED[0] < best.p_value < UNDECIDED[1] and best.change.freed is not None:
+            best = self._followed(kind, best.change, best.model, best.step, best.error) or best
+        return self._settled(best)
 
     def _tried(self, kind: str, change: Change, test: ScoreTest) -> Tried | None:
         """Return what a change gains if all searched hyperparameters follow it; None if it cannot be scored."""
         step, error = test.step(self.calibration.whitened)
         low, high = change.bounds
         start = float(np.clip(step, 0.5 * low, 0.5 * high))
+        model = shifted(self.base.model, change, start) if change.freed is None else change.freed(self.base.model)
+        return self._followed(kind, change, model, start, error)
+
+    def _followed(self, kind: str, change: Change, model: Model, start: float, error: float) -> Tried | None:
+        """Return what a change gains from a start; None if it cannot be scored."""
+        more = {} if change.freed is None else {FREED: (start, *change.bounds)}
         try:
-            if change.freed is None:
-                found, value = self.descend(shifted(self.source, change, start)), start
-            else:
-                found = self.descend(change.freed(self.source), {FREED: (start, low, high)})
-                value = found.values[FREED]
+            found = self.descend(model, more)
         except PilescoreError:
             return None
         gain = max(self.energy - found.pile.free_energy, 0.0)
-        return Tried(change, gain, self.p_value(kind, gain), value, error, found.model)
+        return Tried(change, gain, self.p_value(kind, gain), found.values.get(FREED, start), error, found.model)
 
     def _settled(self, tried: Tried) -> Tried:
         """Return a change with its number and error by the hyperparameters that followed it."""
@@ -172,27 +184,37 @@ class ChangeSearch:
         return dataclasses.replace(tried, step=tried.step + (further if change.freed is None else 0.0), error=error)
 
     @functools.cached_property
-    def energy(self) -> float:
-        """The free energy without a change, with all searched hyperparameters at their best."""
-        return float(self.descend(self.source).pile.free_energy)
+    def base(self) -> Found:
+        """The model without a change, with all searched hyperparameters at their best."""
+        return self.descend(self.source, search=THOROUGH)
 
-    def descend(self, model: Model, more: Mapping[str, tuple[float, float, float]] | None = None) -> Found:
+    @property
+    def energy(self) -> float:
+        """Its free energy."""
+        return float(self.base.pile.free_energy)
+
+    def descend(
+        self,
+        model: Model,
+        more: Mapping[str, tuple[float, float, float]] | None = None,
+        search: SearchOptions = QUICK,
+    ) -> Found:
         """Return the best model from the present hyperparameters; `more` are the start and the bounds of others."""
         more = more or {}
         known = {name for name in self.over if name.partition("[")[0] in model.parameters}
         over = {name: bounds for name, bounds in self.over.items() if name in known}
         over |= {name: (low, high) for name, (_, low, high) in more.items()}
         ties = self.minimum.ties if self.minimum is not None else None
-        steps = Steps(over, ties, GIVEN_PHYSICS, SEARCH, RunOptions(progress=False))
+        steps = Steps(over, ties, GIVEN_PHYSICS, search, RunOptions(progress=False))
         return steps.descend(model, [{name: start for name, (start, _, _) in more.items()}])
 
     @functools.cached_property
     def other_kernel(self) -> tuple[str, float]:
         """The kernel that gains most, in words, and its gain in nats; an empty text if none gains anything."""
         best = ("", 0.0)
-        for text, kernel, more in _other_kernels(self.source):
+        for text, kernel, more in _other_kernels(self.base.model):
             try:
-                found = self.descend(self.source.replace(kernel=kernel), more)
+                found = self.descend(self.base.model.replace(kernel=kernel), more)
             except PilescoreError:
                 continue
             best = max(best, (text, self.energy - float(found.pile.free_energy)), key=lambda each: each[1])

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from ...errors import PilescoreError
 from ...search import RunOptions, Steps
 from ..calibration import DRAWS, SEED, tail_probability
-from ..change_search import SEARCH, bounds_about, p_value_of_gain, residual_freedom
+from ..change_search import THOROUGH, bounds_about, p_value_of_gain, residual_freedom
 from ..context import FEWEST_DATA, DiagnosisContext, free_energy
 from ..deletion import noise_factor, noise_gains
 from ..findings import Finding
@@ -160,7 +160,7 @@ def _chosen_anew(context: DiagnosisContext, name: str) -> tuple[float, str, floa
         model = without_rows(model, context.outlying)
     over = bounds_about(model, context.minimum, context.space) | {name: (1e-6 * gamma, 1e6 * gamma)}
     ties = None if context.minimum is None else context.minimum.ties
-    steps, best = Steps(over, ties, score, SEARCH, RunOptions(progress=False)), None
+    steps, best = Steps(over, ties, score, THOROUGH, RunOptions(progress=False)), None
     present = free_energy(model, score, context.warm_start)
     for factor in OTHER_NOISE:
         with contextlib.suppress(PilescoreError):

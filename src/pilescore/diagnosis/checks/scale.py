@@ -55,18 +55,24 @@ def prior_scale(context: DiagnosisContext) -> Finding:
         if far
         else 0.0
     )
+    gain, what = gains[best], "eta"
+    # All variances times the fit: the fit becomes one, and log det grows by its logarithm.
+    together = 0.5 * len(whitened) * (fit - 1.0 - math.log(max(fit, 1e-300)))
+    if far and fit > 1.0 and together > gain:
+        best, gain, what = math.log(fit), together, "eta, and gamma with it,"
     size = math.exp(0.5 * best)
     return context.finding(
         name,
-        gains[best],
+        gain,
         "warning",
         "the gain by another prior scale eta, in nats, is",
         f"The observations are about {size:.2g} times as large as the prior expects (their fit is {fit:.3g}; it should "
-        f"be about 1): eta is too {'small' if best > 0 else 'large'}. Deviations of predictions are wrong by as much.",
+        f"be about 1): {what} is too {'small' if best > 0 else 'large'}. Deviations of predictions are wrong by as "
+        "much.",
         f"eta = {eta * math.exp(best):.2g}, or let ps.minimize choose eta.",
         threshold=SCALE_NATS,
-        fires=gains[best] > max(SCALE_NATS, noise),
-        p_value=p_value_of_gain(gains[best], max(residual_freedom(context.residuals), 8.0)),
+        fires=gain > max(SCALE_NATS, noise),
+        p_value=p_value_of_gain(gain, max(residual_freedom(context.residuals), 8.0)),
         fit=fit,
         eta=eta * math.exp(best),
     )
