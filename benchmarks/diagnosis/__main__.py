@@ -5,6 +5,8 @@
     python -m benchmarks.diagnosis --draws 5 --suite          # five draws, with the cases of the selection benchmark
     python -m benchmarks.diagnosis --seeds 100 101 --problems beam duffing --failures sound "one outlier"
     python -m benchmarks.diagnosis --reported --draws 10      # the draws of reported figures
+    python -m benchmarks.diagnosis --save                     # store the runs of the page, and write it
+    python -m benchmarks.diagnosis --page                     # write docs/diagnosis-rates.md; run nothing
     python -m benchmarks.diagnosis --smoke                    # a few small runs, a smoke test
 
 Finished runs are stored, one in each line of a file, and an interrupted benchmark continues. After a change of the
@@ -19,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..uncertainty.runs import Run, make_runs, read
-from . import suite
+from . import page, suite
 from .measured import COST, COST_MODELS, make_run
 from .planted import FAILURES, SOUND
 from .problems import IN_VIEW, PROBLEMS, REPORTED, Problem
@@ -47,7 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=1, help="the number of processes; timings need one")
     parser.add_argument("--out", type=Path, default=OUT, metavar="FILE", help=f"where runs are stored, {OUT}")
     parser.add_argument("--report", action="store_true", help="print the tables of all stored runs; run nothing")
+    parser.add_argument("--save", action="store_true", help="store all runs of --out for the page, and write it")
+    parser.add_argument("--page", action="store_true", help="write the page from its stored runs; run nothing")
     given = parser.parse_args(arguments)
+    if given.save:
+        page.save(read(given.out))
+    if given.save or given.page:
+        page.write_page(page.load())
+        return 0
     if given.report:
         print(report(read(given.out)))
         return 0

@@ -44,7 +44,7 @@ def report(results: xr.Dataset, summary: Mapping[str, Any]) -> Report:
             (percent(well["alarms"] / well["runs"]), "of the well-specified, well-chosen models raised a false alarm")
         )
     return Report(
-        title="Benchmark: how well PILE chooses, and whether failures are detected",
+        title="Benchmark: how well PILE chooses" + (", and whether failures are detected" if planted else ""),
         lead=(
             f"The benchmark has {len(summary['cases'])} problems with known solutions, each with "
             f"{_datasets(len(summary['seeds']))}. PILE and other rules choose the hyperparameters without knowing the "
@@ -57,7 +57,7 @@ def report(results: xr.Dataset, summary: Mapping[str, Any]) -> Report:
             _by_case(summary),
             _lost(summary),
             _correlations(summary),
-            _planted(summary),
+            *([_planted(summary)] if planted else []),
             checks_section(summary),
         ),
         details=details(summary),
