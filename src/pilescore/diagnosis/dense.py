@@ -36,9 +36,8 @@ def dense_model(model: Model) -> tuple[Model, str]:
         return model, ""
     if model.size <= DENSE_UP_TO:
         solved = "" if isinstance(model.solver, Auto) else f"instead of {model.solver!r}, "
-        return model.replace(
-            solver="dense"
-        ), solved and f"All checks use the dense solver, {solved}which has no inverse."
+        text = f"All checks use the dense solver, {solved}which has no inverse." if solved else ""
+        return model.replace(solver="dense"), text
     data = sum(block.size for block in model.data)
     most = {"data": min(data, max(THINNED // 2, THINNED - (model.size - data)))}
     most["physics"] = THINNED - most["data"]

@@ -44,6 +44,9 @@ LARGEST_STEP = 1.0
 WELL_PREDICTED = 0.9
 """If left-out data are predicted better than this, as a fraction of their variance, a far stretch is not searched."""
 
+NATS_PER_DATUM = 0.3
+"""A stretch that gains less for each datum is worth knowing; the model is no failure."""
+
 CLEAR_NATS = 3.0
 """The data are used only if a stretched kernel gains more nats than this without them."""
 
@@ -166,13 +169,15 @@ def ill_suited_kernel(context: DiagnosisContext) -> Finding:
     p_value = None
     if model.data:
         p_value = min(1.0, tried * p_value_of_gain(gain, residual_freedom(context.residuals), count))
-    nodes = sum(block.size for block in model.physics)
+    nodes, data = (sum(block.size for block in blocks) for blocks in (model.physics, model.data))
+    # No solution is equally smooth in all directions: with many data a small gain is certain, and harmless.
+    matters = not data or gain > NATS_PER_DATUM * data
     return context.finding(
         name,
         gain if model.data else gain / nodes,
-        "failure",
+        "failure" if matters else "note",
         f"the gain from a rotated and stretched kernel, in nats{'' if model.data else ' per node'}, is",
-        f"The kernel does not suit the equation: stretched {factor:.3g} times as far in the direction ({along}){axes} "
+        f"The kernel {'does not suit the equation' if matters else 'could suit the solution better'}: stretched {factor:.3g} times as far in the direction ({along}){axes} "
         f"as across it, it would gain {gain:.3g} nats{'' if model.data else ', before there are any data'}.",
         "a bandwidth for each axis (ps.RBF(bandwidth=[…])), ps.AnisotropicRBF, ps.kernels.FullCovarianceRBF or "
         "ps.kernels.LinearMap with this direction; ps.data_free_landscape shows which suits.",
