@@ -172,13 +172,13 @@ def ill_suited_kernel(context: DiagnosisContext) -> Finding:
     nodes, data = (sum(block.size for block in blocks) for blocks in (model.physics, model.data))
     # No solution is equally smooth in all directions: with many data a small gain is certain, and harmless.
     matters = not data or gain > NATS_PER_DATUM * data
+    verdict = "The kernel does not suit the equation" if matters else "Another kernel would suit the solution better"
     return context.finding(
         name,
         gain if model.data else gain / nodes,
         "failure" if matters else "note",
         f"the gain from a rotated and stretched kernel, in nats{'' if model.data else ' per node'}, is",
-        f"The kernel {'does not suit the equation' if matters else 'could suit the solution better'}: stretched {factor:.3g} times as far in the direction ({along}){axes} "
-        f"as across it, it would gain {gain:.3g} nats{'' if model.data else ', before there are any data'}.",
+        f"{verdict}: stretched {factor:.3g} times as far in the direction ({along}){axes} as across it, it would gain {gain:.3g} nats{'' if model.data else ', before there are any data'}.",
         "a bandwidth for each axis (ps.RBF(bandwidth=[…])), ps.AnisotropicRBF, ps.kernels.FullCovarianceRBF or "
         "ps.kernels.LinearMap with this direction; ps.data_free_landscape shows which suits.",
         threshold=CLEAR_NATS if model.data else NATS_PER_NODE,
