@@ -178,7 +178,8 @@ def ill_suited_kernel(context: DiagnosisContext) -> Finding:
         gain if model.data else gain / nodes,
         "failure" if matters else "note",
         f"the gain from a rotated and stretched kernel, in nats{'' if model.data else ' per node'}, is",
-        f"{verdict}: stretched {factor:.3g} times as far in the direction ({along}){axes} as across it, it would gain {gain:.3g} nats{'' if model.data else ', before there are any data'}.",
+        f"{verdict}: stretched {factor:.3g} times as far in the direction ({along}){axes} as across it, it would "
+        f"gain {gain:.3g} nats{'' if model.data else ', before there are any data'}.",
         "a bandwidth for each axis (ps.RBF(bandwidth=[…])), ps.AnisotropicRBF, ps.kernels.FullCovarianceRBF or "
         "ps.kernels.LinearMap with this direction; ps.data_free_landscape shows which suits.",
         threshold=CLEAR_NATS if model.data else NATS_PER_NODE,
