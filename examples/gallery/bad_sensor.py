@@ -72,24 +72,25 @@ print(f"sensor {worst['index']} reads {worst['value']:.2f}; the other readings p
 assert worst["index"] == FAULTY
 
 # %%
-# Is the equation necessary? With the same readings and without physics, the error of the same sensor is less than
-# half as large, and the sensor is not found:
+# What does the equation add? With the same readings and without physics, the error of the same sensor is less than
+# half as large. It is still the most suspicious one, but a reading like it is no longer a great surprise:
 
 _, blind = fit(everything, equation=False)
 print(blind["outliers"])
 assert blind["outliers"].value < 0.7 * verdict["outliers"].value
-assert "outliers" not in blind
+assert blind["outliers"].p_value > 100 * verdict["outliers"].p_value
 
 # %%
 # The check uses errors of left-out readings: each reading is predicted from all others and the physics. These errors
 # follow from the posterior, without refitting: with noise $\sigma^2 = \gamma / 2$ and posterior variance $v$, the
-# error in units of its predicted standard deviation is $(y - \hat{u}) / \sqrt{\sigma^2 - v}$. Robust deviations are
-# these errors divided by 1.48 times their median absolute value, which one outlier hardly changes.
+# error in units of its predicted standard deviation is $(y - \hat{u}) / \sqrt{\sigma^2 - v}$. The outlier itself makes
+# the noise look larger, so the check estimates the noise without it. The figure shows robust deviations, which are
+# nearly the same: errors divided by 1.48 times their median absolute value, which one outlier hardly changes.
 
 post = ps.posterior(best.model)
 scaled = (readings - post.mean(sensors)) / np.sqrt(best.values["gamma"] / 2 - post.variance(sensors))
 robust = scaled / (1.4826 * np.median(np.abs(scaled)))
-assert np.isclose(abs(robust[FAULTY]), worst["deviations"])
+assert np.isclose(abs(robust[FAULTY]), worst["deviations"], rtol=0.3)
 
 radius, angle = np.meshgrid(np.linspace(1, 2, 31), np.linspace(0, 2 * np.pi, 121), indexing="ij")
 x, y = radius * np.cos(angle), radius * np.sin(angle)
@@ -102,10 +103,7 @@ left.set(xlabel="$x$", ylabel="$y$", aspect="equal", title="the wall and its sen
 left.legend(loc="center")
 fig.colorbar(mesh, ax=left, label="temperature $u$")
 right.stem(everything, robust)
-for sign in (-1, 1):
-    right.axhline(4 * sign, color="grey", linestyle="--", label="threshold" if sign > 0 else None)
 right.set(xlabel="sensor", ylabel="left-out error, robust deviations", title="error of each sensor")
-right.legend()
 plt.show()
 
 # %%
@@ -137,8 +135,8 @@ plt.show()
 # %%
 # ## What can go wrong
 #
-# Whether the equation is necessary depends on the size of the fault. Without the equation, a fault of 0.2 was found in
-# four of four draws of the noise, and a fault of 0.15, as here, in one of four. A reading can be identified as an
-# outlier only if the others predict it: a fault in an isolated sensor cannot be detected. A good sensor next to a
+# Whether the equation is necessary depends on the size of the fault. In eight draws of the noise, a fault of 0.15, as
+# here, was found eight times with the equation and six times without it; a fault of 0.1 seven times and once. A
+# reading can be identified as an outlier only if the others predict it: a fault in an isolated sensor cannot be detected. A good sensor next to a
 # faulty one may be reported too, so leave out one sensor at a time, the worst first. A fault shared by many sensors is
 # not an outlier; then the physics seems to be wrong, as in [wrong_equation.py](wrong_equation.md).
