@@ -137,6 +137,7 @@ plt.show()
 #
 # Whether the equation is necessary depends on the size of the fault. In eight draws of the noise, a fault of 0.15, as
 # here, was found eight times with the equation and six times without it; a fault of 0.1 seven times and once. A
-# reading can be identified as an outlier only if the others predict it: a fault in an isolated sensor cannot be detected. A good sensor next to a
-# faulty one may be reported too, so leave out one sensor at a time, the worst first. A fault shared by many sensors is
-# not an outlier; then the physics seems to be wrong, as in [wrong_equation.py](wrong_equation.md).
+# reading can be identified as an outlier only if the others predict it: a fault in an isolated sensor cannot be
+# detected. A good sensor next to a faulty one may be reported too, so leave out one sensor at a time, the worst first.
+# A fault shared by many sensors is not an outlier; then the physics seems to be wrong, as in
+# [wrong_equation.py](wrong_equation.md).
