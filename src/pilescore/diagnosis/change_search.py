@@ -37,7 +37,7 @@ THOROUGH = SearchOptions(tolerance=1e-6, max_evaluations=40, curvature=False)
 """How the hyperparameters without a change are found: what is lost here would look like a gain."""
 
 QUICK = SearchOptions(tolerance=1e-3, max_evaluations=15, curvature=False)
-"""How they follow a change from there. Its gain needs few digits, and less than all of it is no false alarm."""
+"""How they follow a change. Its gain needs few digits, and less than all of it is no false alarm."""
 
 UNDECIDED = (5e-4, 0.3)
 """A change with a p-value between these is searched once more, from where the search ended."""
@@ -156,7 +156,8 @@ class ChangeSearch:
         step, error = test.step(self.calibration.whitened)
         low, high = change.bounds
         start = float(np.clip(step, 0.5 * low, 0.5 * high))
-        model = shifted(self.base.model, change, start) if change.freed is None else change.freed(self.base.model)
+        # Not from the best model without the change, which may have given the data up as noise.
+        model = shifted(self.source, change, start) if change.freed is None else change.freed(self.source)
         return self._followed(kind, change, model, start, error)
 
     def _followed(self, kind: str, change: Change, model: Model, start: float, error: float) -> Tried | None:

@@ -179,7 +179,6 @@ class CheckSummary(Stored):
     details: dict[str, list[OutlierSummary]]
     p_value: float | None = None
     adjusted: float | None = None
-    seconds: float = 0.0
     chart: ChartSummary | None = None
     """The picture of a finding that fired."""
 
