@@ -22,11 +22,10 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "rough-curve": ("kernel.bandwidth", "gamma"),
     "heat-diffusivity": (),
     "plane-waves": (),
-    "transport": (),
     "pendulum": (),
 }
 """Problems, and what is searched; nothing stands for all unknowns: two hyperparameters, a coefficient, an anisotropic
-kernel with an unknown boundary, two coefficients, and a nonlinear equation."""
+kernel with an unknown boundary, and a nonlinear equation."""
 
 METHODS: tuple[Literal["weighted", "laplace", "nuts"], ...] = ("weighted", "laplace", "nuts")
 REFERENCE = "nuts"
