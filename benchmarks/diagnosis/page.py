@@ -40,7 +40,8 @@ library refuses with an error counts as an alarm, `refused`.
 
 def write_page(done: Iterable[Done], target: Path = PAGE) -> None:
     """Write the page."""
-    target.write_text(f"{HEAD}\n{report(done)}\n", encoding="utf-8")
+    tables = report(done).replace("### ", "## ")
+    target.write_text(f"{HEAD}\n{tables}\n", encoding="utf-8")
 
 
 def save(done: Iterable[Done], target: Path = RESULTS) -> None:
