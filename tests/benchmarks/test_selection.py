@@ -259,7 +259,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_results(tmp_path, monkeypatch
     with xr.open_dataset(out / "results.nc", engine="scipy") as opened:
         results = opened.load()
     assert dict(results["regret"].sizes) == {"case": 2, "seed": 2, "rule": 9}
-    assert dict(results["status"].sizes) == {"case": 2, "seed": 2, "plant": 6, "finding": 14}
+    assert dict(results["status"].sizes) == {"case": 2, "seed": 2, "plant": 6, "finding": 23}
     assert float(results["regret"].sel(case="heat", seed=1, rule=rules.RULES[3])) == pytest.approx(1.6)
     assert json.loads(str(results["chosen"].sel(case="helmholtz", seed=1, rule=rules.PILE).values)) == {"gamma": 0.0}
     assert set(results["status"].sel(case="helmholtz", plant="wrong coefficient").values.ravel()) == {"absent"}
@@ -289,7 +289,7 @@ def test_the_page_is_what_the_results_say():
 def results_of(regrets, fired, severity="warning"):
     """A dataset of two cases and two seeds: regrets by case and rule, and one finding of each plant."""
     cases, plants = list(regrets), list(fired)
-    status = np.full((2, 2, len(plants), 14), "fine", dtype="<U6")
+    status = np.full((2, 2, len(plants), 23), "fine", dtype="<U6")
     for i, plant in enumerate(plants):
         for j, each in enumerate(fired[plant]):
             status[j // 2, j % 2, i, :] = "absent" if each is None else "fine"

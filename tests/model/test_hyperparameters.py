@@ -157,7 +157,7 @@ def test_a_number_called_bandwidth_has_no_bounds_of_a_length():
     assert min(starts) < 0.0  # a number may have any sign
 
 
-@pytest.mark.parametrize(("length", "check"), [(4.0, "over_smoothed"), (0.03, "under_smoothed")])
+@pytest.mark.parametrize(("length", "check"), [(2.0, "over_smoothed"), (0.03, "under_smoothed")])
 def test_smoothing_is_checked_for_every_length(length, check):
     both = ["over_smoothed", "under_smoothed"]
     mine, plain = (

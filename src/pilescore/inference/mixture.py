@@ -36,7 +36,7 @@ from .evidence import WarmStart, linear_system, systems_of
 from .posterior import Posterior, as_generator, as_probabilities, normal_quantiles
 from .score import Score
 
-NEGLIGIBLE_WEIGHT = 1e-3
+NEGLIGIBLE_WEIGHT = 0.01
 """The total weight of models that a mixture leaves out without a warning because they cannot be solved."""
 
 MOST_LEFT_OUT = 0.2

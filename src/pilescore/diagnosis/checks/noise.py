@@ -35,6 +35,9 @@ OTHER_NOISE = (0.01, 100.0)
 CORRELATION_LENGTHS = (1.0, 3.0, 10.0)
 """Lengths of correlated noise in median distances to the nearest neighbour."""
 
+LEAST_FACTOR = 1.5
+"""A noise that is off by less, in standard deviations, is as good as right."""
+
 PLACE_FRACTION, SMALLEST_PLACE = 0.1, 5
 """The number of data that are a place, as a fraction of all and at least."""
 
@@ -126,6 +129,7 @@ def noise_level(context: DiagnosisContext) -> Finding:
         f"let ps.minimize choose {which}, with bounds that contain {factor * gamma:.1g}; if the noise is known, "
         "something else is missing in the model.",
         p_value=min(1.0, len(results) * p_value),
+        fires=size > LEAST_FACTOR,
         nats=nats,
         factor=factor,
         stated=which,
