@@ -35,7 +35,7 @@ OTHER_NOISE = (0.01, 100.0)
 CORRELATION_LENGTHS = (1.0, 3.0, 10.0)
 """Lengths of correlated noise in median distances to the nearest neighbour."""
 
-LEAST_FACTOR = 1.5
+LEAST_FACTOR = 2.0
 """A noise that is off by less, in standard deviations, is as good as right."""
 
 PLACE_FRACTION, SMALLEST_PLACE = 0.1, 5
